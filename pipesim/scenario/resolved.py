@@ -1,0 +1,206 @@
+"""A scenario after reading: plain frozen data in SI units, every preset looked up, every size inferred.
+
+The schema (pydantic) ends here; the layers above see only these classes. Times are seconds, sizes bytes,
+rates bytes or floating-point operations per second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Transformer:
+    """Shape of a decoder-only transformer; names follow the Hugging Face configuration."""
+
+    name: str
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    seq_length: int
+    gated_mlp: bool
+    """Three MLP matrices (gate, up, down) in place of two."""
+    tie_word_embeddings: bool
+    biases: bool
+    """Linear layers and norms carry bias vectors (GPT); otherwise none, and norms are RMS norms (Llama)."""
+    num_learned_positions: int
+    """Rows of a learned position embedding; 0 for rotary positions."""
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One device, per device: dense peak rates by number format, memory, what a software stack reaches."""
+
+    name: str
+    peak_flops: dict[str, float]
+    """Dense peak by format: ``bf16``, ``fp16``, ``fp8``, ``tf32``, ``fp32``."""
+    memory_bytes: float
+    memory_bytes_per_s: float
+    tdp_w: float | None
+    price_usd_per_hour: float | None
+    source: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction of one device's port on a network."""
+
+    name: str
+    bytes_per_s: float
+    """What a long point-to-point transfer or a large ring reaches (nominal rate times efficiency)."""
+    nominal_bytes_per_s: float
+    p2p_latency_s: float
+    hop_latency_s: float
+    """Latency of one step of a collective."""
+    source: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Alike nodes of alike accelerators: an intra-node and an inter-node network."""
+
+    accelerator: Accelerator
+    num_nodes: int
+    gpus_per_node: int
+    intra_node: Link
+    inter_node: Link
+
+    @property
+    def num_gpus(self) -> int:
+        """Devices in all."""
+        return self.num_nodes * self.gpus_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """How the model and the batch are cut."""
+
+    pipeline: int
+    tensor: int
+    data: int
+    virtual_stages: int
+    """Chunks a rank for schedules that let the scenario choose (v)."""
+    sequence_parallel: bool
+    microbatch_group_size: int | None
+    """Megatron's group size N of the interleaved schedule; None leaves the schedule's own default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Microbatches of one step of one pipeline; sequences per microbatch."""
+
+    num_microbatches: int
+    micro: int
+    global_size: int | None
+    """Sequences of one step over all replicas; None where the scenario has no samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleChoice:
+    """Either a name of the registry with its options, or a CSV file of actions."""
+
+    name: str | None
+    options: dict[str, object] = field(default_factory=dict)
+    csv: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSplit:
+    """How layers fall to stages: ``even``, ``balanced``, or ``list`` with the layers of each stage."""
+
+    kind: Literal["even", "balanced", "list"]
+    per_stage: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Efficiency:
+    """How fast a generation of training software runs on an accelerator, and where that is known from."""
+
+    name: str
+    gemm: float
+    """Fraction of the peak that matrix multiplications of a layer reach together."""
+    gemm_fp8: float
+    attention: float
+    """Fraction of the bf16 peak that the attention kernel reaches (fused), or its matmuls (unfused)."""
+    attention_kernel: Literal["flash", "unfused"]
+    memory: float
+    """Fraction of memory bandwidth that memory-bound kernels reach."""
+    layer_overhead_s: float
+    """Seconds a layer's forward takes beside its counted work; the backward takes twice that."""
+    tensor_collective_factor: float
+    """Exposed share of tensor-parallel collectives, 1 = nothing hidden."""
+    intra_node_bandwidth_factor: float
+    unaligned_gemm: float
+    """Factor on GEMM efficiency where N or K per device is not a multiple of 64; 1 = no penalty."""
+    source: str
+    fitted: bool
+    """False where the numbers are borrowed from a relative: outputs then carry a warning."""
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Number formats: of compute, and bytes a parameter in weights, gradients and optimizer state."""
+
+    compute: Literal["bf16", "fp16", "fp8"]
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    """Master weights and moments; divided over data-parallel replicas when sharded."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectCosts:
+    """Costs stated in the scenario in place of a model and a cluster.
+
+    A tuple has one entry a stage. A scalar is the time of one microbatch through one rank; a rank's v stages
+    take 1/v each. Numbers may be `fractions.Fraction`: everything downstream keeps them exact.
+    """
+
+    forward_s: Real | tuple[Real, ...]
+    backward_s: Real | tuple[Real, ...]
+    input_gradient_s: Real | tuple[Real, ...] | None
+    weight_gradient_s: Real | tuple[Real, ...] | None
+    p2p_latency_s: Real
+    p2p_bytes_per_s: Real | None
+    """None: a transfer costs its latency and occupies nothing."""
+    boundary_bytes: Real
+    overlapped_pair_s: Real | None
+    gradient_sync_s: Real
+    optimizer_s: Real
+    activation_bytes: Real | tuple[Real, ...]
+    """Held for one microbatch by one rank (or one stage, for a tuple) from F to its release."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything one prediction needs. Exactly one of `costs`, `costs_file`, (`model` and `cluster`) is set."""
+
+    name: str
+    parallel: Parallel
+    batch: Batch
+    schedule: ScheduleChoice
+    model: Transformer | None
+    cluster: Cluster | None
+    costs: DirectCosts | None
+    costs_file: str | None
+    layers: LayerSplit
+    recompute: Literal["none", "selective", "full"]
+    optimizer_sharded: bool
+    efficiency: Efficiency | None
+    precision: Precision
+    p2p_mode: Literal["overlapped", "blocking"]
+    seed: int
+    price_usd_per_gpu_hour: float | None
+    file: str | None
+    """Where it was read from, for messages and relative paths."""
+    echo: dict[str, str] = field(default_factory=dict)
+    """What was inferred or defaulted, key -> words with the value in both forms where units differ."""
