@@ -1,0 +1,145 @@
+"""What every operation, message and byte costs, as plain data that the engine and evaluator read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.actions import Op
+from pipesim.costs.network import (
+    LinkCost,
+    Number,
+    PointToPoint,
+    Ring,
+    all_gather_s,
+    all_reduce_s,
+    reduce_scatter_s,
+)
+
+Array = npt.NDArray[Any]
+"""Floats, or Python objects where entries are `fractions.Fraction` and everything must stay exact."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostTable:
+    """Costs of one pipeline; every array has one entry a stage, shape (S,).
+
+    Times are seconds of one microbatch through one stage; bytes are those of one device of the
+    tensor-parallel group that forms a rank. Durations are asked for in bulk and come back as one array, so
+    that another source of them (jitter, measured durations) is another array of that shape.
+
+    Parameters
+    ----------
+    forward_s, backward_s, input_gradient_s, weight_gradient_s : Array
+        Durations of F, B, I, W. I and W need not add up to B.
+    overlapped_pair_s : Array, optional
+        Duration of a forward and a backward that run together, by the stage of the forward; None: their sum.
+    boundary_bytes : Array
+        Message that leaves a stage forward; 0 for the last. The gradient that returns has the same size.
+    point_to_point : PointToPoint
+        Links between ranks.
+    gradient_bytes : Array
+        Gradients that a stage holds and, over data-parallel replicas, reduces.
+    gradient_ring : Ring, optional
+        Ring of the data-parallel replicas of one stage; None where gradients are not reduced.
+    gradient_collective : {"all_reduce", "reduce_scatter"}
+        With a sharded optimizer gradients are reduce-scattered and the new weights all-gathered.
+    fixed_sync_s : Array
+        Synchronisation a stage pays whatever the ring: a stated time, or the all-reduce of tied embeddings.
+    optimizer_s : Array
+        Optimizer step of a stage.
+    weight_bytes, optimizer_bytes, activation_bytes, working_bytes : Array
+        Weights and optimizer state are held for the whole step, activations by one microbatch from F to
+        its release, and the working set only while an operation runs.
+    released_at_input_gradient : Number
+        Fraction of the activations given back at I rather than at W.
+    memory_limit_bytes : float, optional
+        Memory of one device.
+    tokens_per_step, model_flops_per_step, num_gpus, peak_flops_per_gpu, price_usd_per_gpu_hour
+        Facts of the whole step over all replicas; None without a basis.
+    forward_parts_s, backward_parts_s : Mapping of str to Array
+        What F and B consist of; each mapping adds up to `forward_s` or `backward_s`. Empty when unknown.
+    provenance : Mapping of str to str
+        Where the numbers came from, in words.
+    """
+
+    forward_s: Array
+    backward_s: Array
+    input_gradient_s: Array
+    weight_gradient_s: Array
+    boundary_bytes: Array
+    point_to_point: PointToPoint
+    gradient_bytes: Array
+    fixed_sync_s: Array
+    optimizer_s: Array
+    weight_bytes: Array
+    optimizer_bytes: Array
+    activation_bytes: Array
+    working_bytes: Array
+    overlapped_pair_s: Array | None = None
+    gradient_ring: Ring | None = None
+    gradient_collective: Literal["all_reduce", "reduce_scatter"] = "all_reduce"
+    released_at_input_gradient: Number = 0
+    memory_limit_bytes: float | None = None
+    tokens_per_step: float | None = None
+    model_flops_per_step: float | None = None
+    num_gpus: int | None = None
+    peak_flops_per_gpu: float | None = None
+    price_usd_per_gpu_hour: float | None = None
+    forward_parts_s: Mapping[str, Array] = field(default_factory=dict)
+    backward_parts_s: Mapping[str, Array] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def num_stages(self) -> int:
+        """Number of stages S."""
+        return len(self.forward_s)
+
+    def durations(self, ops: npt.ArrayLike, stages: npt.ArrayLike) -> Array:
+        """Duration in seconds of each (op, stage); operations that compute nothing take 0.
+
+        Parameters
+        ----------
+        ops, stages : array_like of int
+            Codes of `Op` and stages 0..S-1, same shape; the result has that shape.
+        """
+        by_op = np.zeros((max(Op) + 1, self.num_stages), dtype=self.forward_s.dtype)
+        by_op[Op.F] = self.forward_s
+        by_op[Op.B] = self.backward_s
+        by_op[Op.I] = self.input_gradient_s
+        by_op[Op.W] = self.weight_gradient_s
+        result: Array = by_op[np.asarray(ops), np.asarray(stages)]
+        return result
+
+    def duration(self, op: Op, stage: int) -> Number:
+        """Duration in seconds of one operation; an operation that computes nothing takes 0."""
+        scalar: Number = self.durations([op], [stage])[0]
+        return scalar
+
+    def pair_s(self, forward_stage: int, backward_stage: int) -> Number:
+        """Duration of F of one stage and B of another run together."""
+        if self.overlapped_pair_s is not None:
+            paired: Number = self.overlapped_pair_s[forward_stage]
+            return paired
+        in_turn: Number = self.forward_s[forward_stage] + self.backward_s[backward_stage]
+        return in_turn
+
+    def p2p(self, src_rank: int, dst_rank: int) -> LinkCost:
+        """Link from one rank to another."""
+        return self.point_to_point.between(src_rank, dst_rank)
+
+    def gradient_sync_s(self, stage: int) -> Number:
+        """Seconds to synchronise one stage's gradients (and sharded weights) on an idle network."""
+        fixed: Number = self.fixed_sync_s[stage]
+        if self.gradient_ring is None:
+            return fixed
+        gradient, weight = self.gradient_bytes[stage], self.weight_bytes[stage]
+        if self.gradient_collective == "all_reduce":
+            return fixed + all_reduce_s(gradient, self.gradient_ring)
+        return (
+            fixed + reduce_scatter_s(gradient, self.gradient_ring) + all_gather_s(weight, self.gradient_ring)
+        )
