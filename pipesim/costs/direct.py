@@ -82,7 +82,7 @@ def direct_costs(
         optimizer_s=per_stage(costs.optimizer_s, "optimizer"),
         weight_bytes=nothing,
         optimizer_bytes=nothing,
-        activation_bytes=per_stage(costs.activation_bytes, "activation"),
+        activation_bytes=per_stage(costs.activation_bytes, "activations"),
         working_bytes=nothing,
         provenance={"costs": "stated in the scenario", "input and weight gradient": split},
     )

@@ -1,0 +1,70 @@
+"""The one way from a scenario to its cost table."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from pipesim.costs.direct import direct_costs
+from pipesim.costs.file import read_cost_table
+from pipesim.costs.model import model_costs
+from pipesim.costs.table import CostTable
+from pipesim.errors import ScenarioError
+from pipesim.scenario.resolved import Scenario
+
+
+def build_costs(scenario: Scenario, *, num_chunks: int) -> CostTable:
+    """Cost table of a scenario whose ranks hold `num_chunks` stages each.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        With stated costs, a cost file (relative to the scenario's own file), or a model on a cluster.
+    num_chunks : int
+        Stages a rank, v; a schedule may fix its own, so this is not read from the scenario.
+
+    Raises
+    ------
+    ScenarioError
+        If costs and number of stages do not go together, and what `direct_costs`, `read_cost_table` and
+        `model_costs` raise.
+    """
+    parallel = scenario.parallel
+    if scenario.costs is not None:
+        table = direct_costs(
+            scenario.costs, num_ranks=parallel.pipeline, num_chunks=num_chunks, file=scenario.file
+        )
+        return _with_step_facts(table, scenario)
+    if scenario.costs_file is not None:
+        return _costs_from_file(scenario, scenario.costs_file, num_chunks)
+    if scenario.model is None or scenario.cluster is None or scenario.efficiency is None:
+        raise ScenarioError(
+            "costs need 'costs', or a model, a cluster and an efficiency", file=scenario.file, key="costs"
+        )
+    return model_costs(scenario, scenario.model, scenario.cluster, scenario.efficiency, num_chunks=num_chunks)
+
+
+def _costs_from_file(scenario: Scenario, name: str, num_chunks: int) -> CostTable:
+    path = Path(name)
+    if scenario.file is not None:
+        path = Path(scenario.file).parent / path
+    table = read_cost_table(path)
+    num_stages = scenario.parallel.pipeline * num_chunks
+    if table.num_stages != num_stages:
+        raise ScenarioError(
+            f"{path} has {table.num_stages} stages, the pipeline has {num_stages} "
+            f"({scenario.parallel.pipeline} ranks x {num_chunks} chunks)",
+            file=scenario.file,
+            key="costs.file",
+        )
+    return _with_step_facts(table, scenario)
+
+
+def _with_step_facts(table: CostTable, scenario: Scenario) -> CostTable:
+    """Add what costs alone cannot know: how many devices run, and their price."""
+    parallel = scenario.parallel
+    return replace(
+        table,
+        num_gpus=parallel.pipeline * parallel.tensor * parallel.data,
+        price_usd_per_gpu_hour=scenario.price_usd_per_gpu_hour,
+    )
