@@ -1,0 +1,128 @@
+"""What one GPU does: its compute stream works through the rank's rows in order."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import simpy
+
+from pipesim.actions import Op
+from pipesim.engine.collective import Collective
+from pipesim.engine.link import Mail
+from pipesim.engine.program import (
+    COMPUTE,
+    NO_MESSAGE,
+    PAIR_END,
+    PAIR_START,
+    RECEIVE,
+    SEND,
+    STEP_END,
+    Program,
+)
+
+COMPUTES = (COMPUTE, PAIR_END)
+Process = Generator[simpy.Event, Any, None]
+
+
+class Gpu:
+    """One rank of one replica.
+
+    Parameters
+    ----------
+    program : Program
+        What all ranks do.
+    rank : int
+        Which of them this is.
+    mail : Mail
+        The messages of the replica.
+    reductions : dict of int to Collective
+        Gradient synchronisation of each stage, shared by the replicas.
+    optimizer_barrier : Collective
+        All ranks of all replicas: the optimizer waits for the norm of every gradient.
+    start_s, end_s : list
+        Filled in, by row; the rows of transfers are left to their messages.
+    """
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        program: Program,
+        rank: int,
+        mail: Mail,
+        reductions: dict[int, Collective],
+        optimizer_barrier: Collective,
+        start_s: list[Any],
+        end_s: list[Any],
+    ) -> None:
+        self.env = env
+        self.program = program
+        self.rows = range(int(program.schedule.offsets[rank]), int(program.schedule.offsets[rank + 1]))
+        self.mail = mail
+        self.reductions = reductions
+        self.optimizer_barrier = optimizer_barrier
+        self.start_s = start_s
+        self.end_s = end_s
+        self.at: int | None = self.rows.start
+        """The row it is at, or None when it is done."""
+
+    def run_overlapped(self) -> Process:
+        """Transfers run beside the compute stream; an action waits only for its own input."""
+        env, timeout, mail, arrived_s = self.env, self.env.timeout, self.mail, self.mail.arrived_s
+        rows = slice(self.rows.start, self.rows.stop)
+        columns = (self.program.kind[rows], self.program.message[rows], self.program.duration_s[rows])
+        start_s, end_s = self.start_s, self.end_s
+        for row, kind, message, duration_s in zip(self.rows, *columns, strict=True):
+            if kind in COMPUTES:
+                if message != NO_MESSAGE and ((there := arrived_s[message]) is None or there > env.now):
+                    yield mail.arrival(message)
+                start_s[row] = env.now
+                yield timeout(duration_s)
+                end_s[row] = env.now
+                if kind == PAIR_END:
+                    start_s[row - 1], end_s[row - 1] = start_s[row], end_s[row]
+            elif kind == SEND:
+                mail.send(message)
+            elif kind == PAIR_START:
+                if message != NO_MESSAGE and ((there := arrived_s[message]) is None or there > env.now):
+                    yield mail.arrival(message)
+            elif kind == STEP_END:
+                yield from self._end_step(row)
+        self.at = None
+
+    def run_blocking(self) -> Process:
+        """Transfers between two computations go together, and the compute stream waits for all of them."""
+        kind = self.program.kind
+        together: list[int] = []
+        for row in self.rows:
+            self.at = row
+            if kind[row] == SEND or kind[row] == RECEIVE:
+                together.append(self.program.message[row])
+                continue
+            for message in together:
+                self.mail.meet(message)
+            for message in together:
+                if self.mail.arrived_s[message] is None or self.mail.arrived_s[message] > self.env.now:
+                    yield self.mail.arrival(message)
+            together.clear()
+            self.start_s[row] = self.env.now
+            if kind[row] == STEP_END:
+                yield from self._end_step(row)
+            elif kind[row] != PAIR_START:
+                yield self.env.timeout(self.program.duration_s[row])
+                self.end_s[row] = self.env.now
+                if kind[row] == PAIR_END:
+                    self.end_s[row - 1] = self.env.now
+        self.at = None
+
+    def _end_step(self, row: int) -> Process:
+        schedule = self.program.schedule
+        if schedule.op[row] == Op.REDUCE_GRAD:
+            reduction = self.reductions[int(schedule.stage[row])]
+            yield reduction.join()
+            self.start_s[row] = reduction.started_s
+        else:
+            yield self.optimizer_barrier.join()
+            self.start_s[row] = self.env.now
+            yield self.env.timeout(self.program.duration_s[row])
+        self.end_s[row] = self.env.now

@@ -1,0 +1,95 @@
+"""A lowered schedule prepared for the engine: durations and messages along its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.actions import RECEIVES, SENDS, Op, Schedule
+from pipesim.costs import CostTable
+from pipesim.costs.rows import row_durations
+
+NO_MESSAGE = -1
+COMPUTE, PAIR_START, PAIR_END, SEND, RECEIVE, STEP_END = range(6)
+"""Kinds of row; an overlapped pair runs as one when its second row is reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What the simulated GPUs read; lists are indexed by row, the message arrays by message."""
+
+    schedule: Schedule
+    kind: list[int]
+    duration_s: list[Any]
+    message: list[int]
+    """The message that a row sends, receives or, as a computation, waits for."""
+    message_bytes: list[Any]
+    route: list[int]
+    """The link that each message takes."""
+    link_ranks: list[tuple[int, int]]
+    """Source and destination of each link."""
+    send_row: npt.NDArray[np.intp]
+    receive_row: npt.NDArray[np.intp]
+
+
+def prepare(schedule: Schedule, costs: CostTable) -> Program:
+    """Lay costs and messages along the rows of a lowered schedule; see `pipesim.graph.lower`."""
+    message, send_row, receive_row = _match_messages(schedule)
+    boundary = schedule.stage[send_row] - (schedule.op[send_row] == Op.SEND_B)
+    rank = schedule.rank
+    ends = np.stack([rank[send_row], rank[receive_row]], axis=1)
+    link_ranks, route = np.unique(ends, axis=0, return_inverse=True)
+    return Program(
+        schedule=schedule,
+        kind=_kinds(schedule).tolist(),
+        duration_s=_durations(schedule, costs).tolist(),
+        message=message.tolist(),
+        message_bytes=costs.boundary_bytes[boundary].tolist(),
+        route=route.reshape(-1).tolist(),
+        link_ranks=[(src, dst) for src, dst in link_ranks.tolist()],
+        send_row=send_row,
+        receive_row=receive_row,
+    )
+
+
+def _kinds(schedule: Schedule) -> npt.NDArray[np.int8]:
+    kind = np.full(len(schedule.op), STEP_END, np.int8)
+    kind[schedule.op <= Op.W] = COMPUTE
+    kind[schedule.joined] = PAIR_START
+    kind[1:][schedule.joined[:-1]] = PAIR_END
+    kind[np.isin(schedule.op, SENDS)] = SEND
+    kind[np.isin(schedule.op, RECEIVES)] = RECEIVE
+    return kind
+
+
+def _durations(schedule: Schedule, costs: CostTable) -> npt.NDArray[Any]:
+    durations = row_durations(schedule, costs)
+    for row in np.flatnonzero(schedule.op == Op.OPTIMIZER):
+        stages = schedule.stages_of(int(schedule.rank[row]))
+        durations[row] = costs.optimizer_s[stages].sum()
+    return durations
+
+
+def _match_messages(
+    schedule: Schedule,
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Number the messages by their send rows; receives and consumers find theirs by what they consume."""
+    op, stage = schedule.op, schedule.stage
+    towards_end = np.isin(op, (Op.F, Op.SEND_F, Op.RECV_F))
+    consumer_stage = stage + (op == Op.SEND_F) - (op == Op.SEND_B)
+    key = np.ravel_multi_index(
+        (towards_end.astype(int), consumer_stage, schedule.microbatch, schedule.slice),
+        (2, schedule.num_stages, schedule.num_microbatches, schedule.num_slices),
+        mode="clip",
+    )
+    send_row, receives = np.flatnonzero(np.isin(op, SENDS)), np.flatnonzero(np.isin(op, RECEIVES))
+    number_of = np.full(2 * schedule.num_stages * schedule.num_microbatches * schedule.num_slices, NO_MESSAGE)
+    number_of[key[send_row]] = np.arange(len(send_row))
+    has_message = np.isin(op, (Op.F, Op.B, Op.I, *SENDS, *RECEIVES))
+    message = np.where(has_message, number_of[key], NO_MESSAGE)
+    receive_row = np.empty_like(send_row)
+    receive_row[message[receives]] = receives
+    return message, send_row, receive_row

@@ -1,0 +1,151 @@
+"""Run a lowered schedule on simulated GPUs, links and collectives."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import simpy
+
+from pipesim.actions import Op, Schedule
+from pipesim.costs import CostTable
+from pipesim.engine.collective import Collective
+from pipesim.engine.gpu import Gpu
+from pipesim.engine.link import Mail
+from pipesim.engine.program import RECEIVE, SEND, Program, prepare
+from pipesim.errors import DeadlockError
+from pipesim.timeline import Timeline
+
+P2pMode = Literal["overlapped", "blocking"]
+
+
+def simulate(
+    schedule: Schedule, costs: CostTable, *, p2p: P2pMode = "overlapped", num_replicas: int = 1
+) -> Timeline:
+    """Simulate one step.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Lowered; for blocking transfers with ``receive="late"``.
+    costs : CostTable
+        For the schedule's number of stages.
+    p2p : {"overlapped", "blocking"}
+        Whether a transfer runs beside the computation, or starts when both ranks reach it and holds them
+        to its end.
+    num_replicas : int
+        Replicas of the pipeline to simulate one by one. Alike replicas behave alike, so one can stand for
+        all: the cost of synchronising gradients comes from the cost table, not from this number.
+
+    Returns
+    -------
+    Timeline
+        Rows in program order, rank by rank and replica by replica. The same arguments give the same bytes.
+
+    Raises
+    ------
+    DeadlockError
+        If the ranks wait for each other for ever, as they can where transfers block.
+    """
+    env = simpy.Environment()
+    program = prepare(schedule, costs)
+    reductions = _reductions(env, schedule, costs, num_replicas)
+    barrier = Collective(env, num_replicas * schedule.num_ranks, 0)
+    replicas = [_Replica(env, program, costs, reductions, barrier, p2p) for _ in range(num_replicas)]
+    env.run()
+    for replica in replicas:
+        replica.check_done()
+    return _timeline(program, replicas, costs)
+
+
+def _reductions(
+    env: simpy.Environment, schedule: Schedule, costs: CostTable, num_replicas: int
+) -> dict[int, Collective]:
+    stages, holders = np.unique(schedule.stage[schedule.op == Op.REDUCE_GRAD], return_counts=True)
+    return {
+        stage: Collective(env, num_holders * num_replicas, costs.gradient_sync_s(stage))
+        for stage, num_holders in zip(stages.tolist(), holders.tolist(), strict=True)
+    }
+
+
+class _Replica:
+    """One pipeline: its GPUs, its links, and when each row ran."""
+
+    def __init__(
+        self,
+        env: simpy.Environment,
+        program: Program,
+        costs: CostTable,
+        reductions: dict[int, Collective],
+        barrier: Collective,
+        p2p: P2pMode,
+    ) -> None:
+        self.program = program
+        self.start_s: list[Any] = [0] * len(program.kind)
+        self.end_s: list[Any] = [0] * len(program.kind)
+        links = [costs.p2p(*ends) for ends in program.link_ranks]
+        self.mail = Mail(env, links, program.route, program.message_bytes)
+        self.gpus = [
+            Gpu(env, program, rank, self.mail, reductions, barrier, self.start_s, self.end_s)
+            for rank in range(program.schedule.num_ranks)
+        ]
+        for gpu in self.gpus:
+            env.process(gpu.run_overlapped() if p2p == "overlapped" else gpu.run_blocking())
+
+    def check_done(self) -> None:
+        """Raise where a GPU never reached its end."""
+        if all(gpu.at is None for gpu in self.gpus):
+            return
+        lines = ["the schedule deadlocks under blocking transfers; each rank waits for:"]
+        lines += [f"  rank {rank}: {self._waits_for(gpu)}" for rank, gpu in enumerate(self.gpus)]
+        raise DeadlockError("\n".join(lines))
+
+    def _waits_for(self, gpu: Gpu) -> str:
+        if gpu.at is None:
+            return "nothing, it is done"
+        program, schedule = self.program, self.program.schedule
+        pending = []
+        row = gpu.at - 1
+        while program.kind[row] in (SEND, RECEIVE):
+            if self.mail.arrived_s[program.message[row]] is None:
+                src, dst = program.link_ranks[program.route[program.message[row]]]
+                peer = dst if program.kind[row] == SEND else src
+                pending.append(f"{schedule.action(row)} with rank {peer}")
+            row -= 1
+        return f"{', '.join(reversed(pending)) or 'the other ranks'}, before {schedule.action(gpu.at)}"
+
+    def spans(self, dtype: np.dtype[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Start and end of all rows, those of transfers taken from the mail."""
+        start_s, end_s = np.array(self.start_s, dtype), np.array(self.end_s, dtype)
+        sent, arrived = np.array(self.mail.sent_s, dtype), np.array(self.mail.arrived_s, dtype)
+        for rows in (self.program.send_row, self.program.receive_row):
+            start_s[rows], end_s[rows] = sent, arrived
+        return start_s, end_s
+
+
+def _timeline(program: Program, replicas: list[_Replica], costs: CostTable) -> Timeline:
+    schedule, num_replicas = program.schedule, len(replicas)
+    dtype = costs.forward_s.dtype
+    spans = [replica.spans(dtype) for replica in replicas]
+    nbytes = np.zeros(len(program.kind), dtype=costs.boundary_bytes.dtype)
+    for rows in (program.send_row, program.receive_row):
+        nbytes[rows] = program.message_bytes
+    reduced = schedule.op == Op.REDUCE_GRAD
+    nbytes[reduced] = costs.gradient_bytes[schedule.stage[reduced]]
+
+    def repeated(column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return np.tile(column, num_replicas)
+
+    return Timeline(
+        source="simulated",
+        rank=repeated(schedule.rank),
+        replica=np.repeat(np.arange(num_replicas, dtype=np.int32), len(program.kind)),
+        op=repeated(schedule.op),
+        stage=repeated(schedule.stage),
+        microbatch=repeated(schedule.microbatch),
+        slice=repeated(schedule.slice),
+        step=np.zeros(len(program.kind) * num_replicas, np.int32),
+        start_s=np.concatenate([start_s for start_s, _ in spans]),
+        end_s=np.concatenate([end_s for _, end_s in spans]),
+        nbytes=repeated(nbytes),
+    )

@@ -1,0 +1,64 @@
+"""Start and end of every action where nothing contends: the longest path through the schedule.
+
+Independent of the engine, hence its oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipesim.actions import Schedule
+from pipesim.graph import NONE, dependencies, linear_extension
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Start and end of every row of a compute-only schedule, in the unit and number type of the durations."""
+
+    start: list[Any]
+    end: list[Any]
+
+    @property
+    def makespan(self) -> Any:
+        """From the first start to the last end over all ranks."""
+        return max(self.end) - min(self.start)
+
+
+def evaluate(schedule: Schedule, durations: Sequence[Any], delays: Sequence[Any] | None = None) -> Spans:
+    """Time a compute-only schedule: an action starts when its rank is free and its input is there.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Valid and compute only.
+    durations : sequence, length rows
+        Time of each row; the second row of an overlapped pair is ignored, the first holds the pair's.
+    delays : sequence, length rows, optional
+        Time from the end of a row's producer on another rank to the arrival of its message.
+
+    Raises
+    ------
+    DeadlockError
+        If the schedule cannot run.
+    """
+    needs = dependencies(schedule)
+    producer, crosses = needs.producer.tolist(), needs.crosses.tolist()
+    joined = schedule.joined.tolist()
+    first = set(schedule.offsets[:-1].tolist())
+    zero = 0 * durations[0]
+    start, end = [zero] * len(producer), [zero] * len(producer)
+    for row in linear_extension(schedule, needs):
+        if row and joined[row - 1]:
+            continue
+        begin = zero if row in first else end[row - 1]
+        unit = range(row, row + 2 if joined[row] else row + 1)
+        for part in unit:
+            source = producer[part]
+            if source != NONE:
+                there = end[source] + delays[part] if delays is not None and crosses[part] else end[source]
+                begin = max(begin, there)
+        for part in unit:
+            start[part], end[part] = begin, begin + durations[row]
+    return Spans(start, end)

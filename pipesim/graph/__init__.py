@@ -1,0 +1,19 @@
+"""The only dependency rule, and what follows from it: validation, lowering, in-flight counts."""
+
+from pipesim.graph.dependencies import NONE, Dependencies, dependencies, linear_extension
+from pipesim.graph.grid import format_grid
+from pipesim.graph.in_flight import held, peak_in_flight
+from pipesim.graph.lowering import lower
+from pipesim.graph.validation import validate
+
+__all__ = [
+    "NONE",
+    "Dependencies",
+    "dependencies",
+    "format_grid",
+    "held",
+    "linear_extension",
+    "lower",
+    "peak_in_flight",
+    "validate",
+]

@@ -1,0 +1,45 @@
+"""What a rank holds between a forward and the release of its activations; a property of the order alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.actions import IntArray, Op, Schedule
+
+
+def held(
+    schedule: Schedule, amounts: npt.NDArray[np.generic], released_at_input_gradient: float = 0
+) -> npt.NDArray[np.generic]:
+    """Amount of activations a rank holds right after each row.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Compute only, or lowered.
+    amounts : array, shape (num_stages,)
+        What one microbatch (one slice) holds on each stage, from F to B or W.
+    released_at_input_gradient : float
+        Share that I gives back before W gives back the rest.
+
+    Returns
+    -------
+    array, shape (rows,)
+    """
+    op, amount = schedule.op, amounts[schedule.stage]
+    change = np.zeros_like(amount)
+    change[op == Op.F] = amount[op == Op.F]
+    change[op == Op.B] = -amount[op == Op.B]
+    change[op == Op.I] = -amount[op == Op.I] * released_at_input_gradient
+    change[op == Op.W] = -amount[op == Op.W] * (1 - released_at_input_gradient)
+    total = np.cumsum(change)
+    starts = schedule.offsets[:-1]
+    before = np.where(starts > 0, total[starts - 1], 0 * total[:1])
+    result: npt.NDArray[np.generic] = total - np.repeat(before, np.diff(schedule.offsets))
+    return result
+
+
+def peak_in_flight(schedule: Schedule) -> IntArray:
+    """Most (stage, microbatch, slice) that each rank holds at once, shape (num_ranks,)."""
+    counts = held(schedule, np.ones(schedule.num_stages, np.int64))
+    return np.array([counts[schedule.rows_of(rank)].max() for rank in range(schedule.num_ranks)], np.int32)

@@ -1,0 +1,5 @@
+"""Schedules: one file a family, one registry. See `gpipe.py` for the smallest example."""
+
+from pipesim.schedules.registry import Family, Refusal, Rule, Shape, families, family, generate, schedule
+
+__all__ = ["Family", "Refusal", "Rule", "Shape", "families", "family", "generate", "schedule"]

@@ -1,0 +1,97 @@
+"""Interleaved 1F1B (Megatron-LM): a rank holds v chunks of the model, and the bubble shrinks v-fold."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from pipesim.actions import Action, backward, forward
+from pipesim.schedules.registry import Orders, Refusal, Rule, Shape, schedule
+
+
+def group_size(shape: Shape) -> int | None:
+    """Microbatches N that pass one chunk before the next chunk's turn; None where no default is whole.
+
+    Megatron's default is p. Where p does not divide m, torch takes m / max(1, m // p) if that is whole.
+    """
+    stated = shape.options.get("microbatch_group_size")
+    p, m = shape.num_ranks, shape.num_microbatches
+    if stated is not None:
+        return min(int(stated), m)
+    num_rounds = m // p if m % p == 0 else max(1, m // p)
+    return m // num_rounds if m % num_rounds == 0 else None
+
+
+def bubble(shape: Shape, forward_s: Any, backward_s: Any) -> Any:
+    """(p - 1)(F + B) / v, where m >= N >= p and the last group is whole or has at least p microbatches."""
+    if _megatron_refuses(shape):
+        return None
+    return (shape.num_ranks - 1) * (forward_s + backward_s) / shape.num_chunks
+
+
+def peak_in_flight(shape: Shape, rank: int) -> int:
+    """min(m v, (v - 1) N + 2 (p - 1 - r) + 1)."""
+    return min(shape.num_microbatches * shape.num_chunks, _num_warmup(shape, rank) + 1)
+
+
+def _stated_size_is_whole(shape: Shape) -> bool:
+    stated = shape.options.get("microbatch_group_size")
+    return stated is None or (isinstance(stated, int) and not isinstance(stated, bool) and stated >= 1)
+
+
+def _megatron_refuses(shape: Shape) -> bool:
+    stated = shape.options.get("microbatch_group_size")
+    p, m = shape.num_ranks, shape.num_microbatches
+    group = stated if stated is not None else group_size(shape)
+    return group is None or not p <= group <= m or 0 < m % group < p
+
+
+def _torch_refuses(shape: Shape) -> bool:
+    num_rounds = max(1, shape.num_microbatches // shape.num_ranks)
+    ragged = shape.num_microbatches % num_rounds != 0
+    return ragged or group_size(shape) != shape.num_microbatches // num_rounds
+
+
+@schedule(
+    "interleaved-1f1b",
+    source="arXiv 2104.04473 section 2.2.2; Megatron-LM get_schedule_table",
+    rules=(
+        Rule("microbatch_group_size to be a whole number of at least 1", _stated_size_is_whole),
+        Rule("m divisible by p, or by max(1, m // p)", lambda s: group_size(s) is not None),
+    ),
+    refusals=(
+        Refusal("Megatron", "needs p <= N <= m and m mod N = 0 or >= p", _megatron_refuses),
+        Refusal("torch", "needs m divisible by max(1, m // p), and takes no other N", _torch_refuses),
+    ),
+    options=("microbatch_group_size",),
+    bubble=bubble,
+    peak_in_flight=peak_in_flight,
+)
+def interleaved(shape: Shape) -> Orders:
+    """1F1B over v chunks a rank: a v-th of the bubble for v times the messages."""
+    for rank in range(shape.num_ranks):
+        yield _rank_order(shape, rank)
+
+
+def _rank_order(shape: Shape, rank: int) -> Iterator[Action]:
+    p, v = shape.num_ranks, shape.num_chunks
+    turns = list(_turns(shape))
+    num_warmup = min(len(turns), _num_warmup(shape, rank))
+    forwards = [forward(chunk * p + rank, k) for chunk, k in turns]
+    backwards = [backward((v - 1 - chunk) * p + rank, k) for chunk, k in turns]
+    yield from forwards[:num_warmup]
+    for ahead, behind in zip(forwards[num_warmup:], backwards, strict=False):
+        yield ahead
+        yield behind
+    yield from backwards[len(turns) - num_warmup :]
+
+
+def _turns(shape: Shape) -> Iterator[tuple[int, int]]:
+    """Chunk and microbatch of each forward in turn: a group of N microbatches passes chunk after chunk."""
+    m, group = shape.num_microbatches, group_size(shape) or 1
+    for first in range(0, m, group):
+        for chunk in range(shape.num_chunks):
+            for k in range(first, min(first + group, m)):
+                yield chunk, k
+
+
+def _num_warmup(shape: Shape, rank: int) -> int:
+    return (shape.num_chunks - 1) * (group_size(shape) or 1) + 2 * (shape.num_ranks - 1 - rank)

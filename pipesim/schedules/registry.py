@@ -1,0 +1,200 @@
+"""The one list of schedules: a family is a pure function of a shape, registered where it is written."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from pipesim.actions import Action, Schedule
+from pipesim.errors import ScheduleError
+from pipesim.graph import validate
+
+Orders = Iterable[Iterable[Action]]
+"""The actions of rank 0, of rank 1, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a schedule is generated for.
+
+    Parameters
+    ----------
+    num_ranks, num_chunks, num_microbatches : int
+        p, v and m.
+    options : Mapping
+        Settings of one family, such as ``microbatch_group_size``.
+    """
+
+    num_ranks: int
+    num_chunks: int
+    num_microbatches: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def num_stages(self) -> int:
+        """Stages S = p * v."""
+        return self.num_ranks * self.num_chunks
+
+    def __str__(self) -> str:
+        text = f"p={self.num_ranks} v={self.num_chunks} m={self.num_microbatches}"
+        return text + "".join(f" {key}={value}" for key, value in sorted(self.options.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A condition on the shape, in words and as a test."""
+
+    words: str
+    holds: Callable[[Shape], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Shapes that run here and that a framework refuses."""
+
+    framework: str
+    words: str
+    refuses: Callable[[Shape], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A schedule with its rules as data and its closed forms beside it.
+
+    Parameters
+    ----------
+    name : str
+        As on the command line.
+    order : Callable
+        Pure function from a shape to the actions of each rank.
+    summary : str
+        One line for lists.
+    source : str
+        Paper or code that defines it.
+    chunks : int, optional
+        Chunks a rank it is defined for; None if the user chooses.
+    rules : tuple of Rule
+        When it can run.
+    refusals : tuple of Refusal
+        When a framework would not take it although it can run.
+    options : tuple of str
+        Settings it understands.
+    bubble : Callable, optional
+        ``bubble(shape, forward_s, backward_s)``: idle seconds of each rank, for free communication and equal
+        stages, of which a rank's chunks together take forward_s + backward_s; None where it does not hold.
+    peak_in_flight : Callable, optional
+        ``peak_in_flight(shape, rank)``: most chunks in flight.
+    synchronous : bool
+        All microbatches see the same weights.
+    """
+
+    name: str
+    order: Callable[[Shape], Orders]
+    summary: str
+    source: str
+    chunks: int | None = None
+    rules: tuple[Rule, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
+    options: tuple[str, ...] = ()
+    bubble: Callable[[Shape, Any, Any], Any] | None = None
+    peak_in_flight: Callable[[Shape, int], int] | None = None
+    synchronous: bool = True
+
+    def check(self, shape: Shape) -> None:
+        """Raise `ScheduleError` where the shape breaks a rule; names the nearest legal m."""
+        unknown = sorted(set(shape.options) - set(self.options))
+        if unknown:
+            known = ", ".join(self.options) or "none"
+            raise ScheduleError(
+                f"{self.name}: unknown option {unknown[0]!r}; options of this schedule: {known}"
+            )
+        for rule in self._all_rules():
+            if not rule.holds(shape):
+                raise ScheduleError(f"{self.name} needs {rule.words}; found {shape}{self._nearest(shape)}")
+
+    def _all_rules(self) -> tuple[Rule, ...]:
+        basic = (Rule("at least one rank, one chunk and one microbatch", lambda s: min(_sizes(s)) >= 1),)
+        if self.chunks is None:
+            return basic + self.rules
+        fixed = Rule(f"v = {self.chunks} (chunks a rank)", lambda s: s.num_chunks == self.chunks)
+        return (*basic, fixed, *self.rules)
+
+    def _nearest(self, shape: Shape) -> str:
+        def legal(num_microbatches: int) -> bool:
+            other = Shape(shape.num_ranks, shape.num_chunks, num_microbatches, shape.options)
+            return num_microbatches >= 1 and all(rule.holds(other) for rule in self._all_rules())
+
+        m = shape.num_microbatches
+        below = next((k for k in range(m - 1, 0, -1) if legal(k)), None)
+        above = next((k for k in range(m + 1, m + 4 * shape.num_stages + 1) if legal(k)), None)
+        found = [str(k) for k in (below, above) if k is not None]
+        return f"; nearest legal m: {' or '.join(found)}" if found else ""
+
+
+def _sizes(shape: Shape) -> tuple[int, int, int]:
+    return shape.num_ranks, shape.num_chunks, shape.num_microbatches
+
+
+_FAMILIES: dict[str, Family] = {}
+
+
+def schedule(name: str, **facts: Any) -> Callable[[Callable[[Shape], Orders]], Callable[[Shape], Orders]]:
+    """Register the decorated function as the order of a schedule; `facts` are the fields of `Family`."""
+
+    def register(order: Callable[[Shape], Orders]) -> Callable[[Shape], Orders]:
+        if name in _FAMILIES:
+            raise ValueError(f"two schedules are called {name!r}")
+        summary = (order.__doc__ or "").strip().splitlines()[0]
+        _FAMILIES[name] = Family(name=name, order=order, summary=summary, **facts)
+        return order
+
+    return register
+
+
+@cache
+def families() -> dict[str, Family]:
+    """Every registered schedule by name: each module of this package is one family of them."""
+    package = importlib.import_module("pipesim.schedules")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"{package.__name__}.{module.name}")
+    return dict(sorted(_FAMILIES.items()))
+
+
+def family(name: str) -> Family:
+    """Look a schedule up; case and underscores are forgiven.
+
+    Raises
+    ------
+    ScheduleError
+        If there is none of that name; the nearest names are offered.
+    """
+    key = name.strip().lower().replace("_", "-")
+    known = families()
+    if key in known:
+        return known[key]
+    near = difflib.get_close_matches(key, known, n=3, cutoff=0.4)
+    raise ScheduleError(f"no schedule is called {name!r}; {_offer(near, known)}")
+
+
+def _offer(near: list[str], known: Mapping[str, Family]) -> str:
+    return f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
+
+
+def generate(name: str, shape: Shape) -> Schedule:
+    """Generate and validate a schedule.
+
+    Raises
+    ------
+    ScheduleError
+        If the name is unknown or the shape breaks a rule of the schedule.
+    """
+    chosen = family(name)
+    chosen.check(shape)
+    built = Schedule.from_orders(chosen.name, chosen.order(shape))
+    validate(built)
+    return built
