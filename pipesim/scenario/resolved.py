@@ -182,7 +182,7 @@ class DirectCosts:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything one prediction needs. Exactly one of `costs`, `costs_file`, (`model` and `cluster`) is set."""
+    """Everything one prediction needs; set is one of `costs`, `costs_file`, or `model` with `cluster`."""
 
     name: str
     parallel: Parallel
@@ -204,3 +204,5 @@ class Scenario:
     """Where it was read from, for messages and relative paths."""
     echo: dict[str, str] = field(default_factory=dict)
     """What was inferred or defaulted, key -> words with the value in both forms where units differ."""
+    warnings: tuple[str, ...] = ()
+    """What is legal and yet probably not what was meant, or rests on borrowed numbers."""

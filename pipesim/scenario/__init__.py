@@ -1,0 +1,23 @@
+"""Scenarios: the file's schema, presets, readers of other tools' files, and the plain data they end in."""
+
+from pipesim.scenario.entry import load_scenario, scenario_from_mapping
+from pipesim.scenario.layers import balance, split_layers
+from pipesim.scenario.loading import read_yaml_mapping
+from pipesim.scenario.overrides import apply_overrides, parse_override
+from pipesim.scenario.presets import Preset, find_preset, get_preset, list_presets
+from pipesim.scenario.resolved import Scenario
+
+__all__ = [
+    "Preset",
+    "Scenario",
+    "apply_overrides",
+    "balance",
+    "find_preset",
+    "get_preset",
+    "list_presets",
+    "load_scenario",
+    "parse_override",
+    "read_yaml_mapping",
+    "scenario_from_mapping",
+    "split_layers",
+]

@@ -1,0 +1,124 @@
+"""Write references out: names of presets and Hugging Face files become the fields they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipesim.errors import ScenarioError
+from pipesim.scenario.presets import Kind, get_preset
+from pipesim.scenario.readers.hf import read_hf_config
+
+CLUSTER_PRESETS: dict[str, Kind] = {
+    "accelerator": "accelerators",
+    "intra_node": "links",
+    "inter_node": "links",
+}
+
+
+def expand(mapping: Mapping[str, Any], *, directory: Path, echo: dict[str, str]) -> dict[str, Any]:
+    """Replace every reference by its fields, the user's own fields on top.
+
+    What has the wrong form is left as it is, for the schema to refuse.
+
+    Parameters
+    ----------
+    mapping : Mapping
+        A scenario before validation.
+    directory : Path
+        Where relative file names start.
+    echo : dict
+        Receives, by dotted key, what was taken by default.
+
+    Returns
+    -------
+    dict
+        A new mapping without ``preset`` and ``hf`` keys.
+
+    Raises
+    ------
+    ScenarioError
+        An unknown preset, an unreadable configuration file, or two references for one thing.
+    """
+    result = dict(mapping)
+    if "model" in result:
+        result["model"] = _model(result["model"], directory, echo)
+    if isinstance(result.get("cluster"), dict):
+        result["cluster"] = _cluster(result["cluster"], echo)
+    efficiency = _efficiency(result.get("efficiency"), result.get("cluster"), echo)
+    if efficiency is not None:
+        result["efficiency"] = efficiency
+    return result
+
+
+def _model(value: Any, directory: Path, echo: dict[str, str]) -> Any:
+    if isinstance(value, dict) and "hf" in value:
+        if "preset" in value:
+            raise ScenarioError("names both a preset and an hf file; one is needed", key="model")
+        if not isinstance(value["hf"], str):
+            raise ScenarioError(f"found {value['hf']!r}; the name of a config.json is needed", key="model.hf")
+        fields = read_hf_config(directory / value["hf"])
+        own = {key: item for key, item in value.items() if key != "hf"}
+        if "seq_length" not in own:
+            echo["model.seq_length"] = (
+                f"{fields['seq_length']} (not stated; taken from the positions that {value['hf']} allows, "
+                "at most 8192)"
+            )
+        return _merged(fields, own)
+    return _preset(value, "models", "model")
+
+
+def _cluster(value: dict[str, Any], echo: dict[str, str]) -> dict[str, Any]:
+    cluster = dict(value)
+    for key, kind in CLUSTER_PRESETS.items():
+        if key in cluster:
+            cluster[key] = _preset(cluster[key], kind, f"cluster.{key}")
+    accelerator = cluster.get("accelerator")
+    if cluster.get("intra_node") is None and isinstance(accelerator, dict):
+        usual = accelerator.get("intra_node")
+        if isinstance(usual, str):
+            cluster["intra_node"] = _preset(usual, "links", "cluster.accelerator.intra_node")
+            echo["cluster.intra_node"] = f"{usual} (not stated; usual for {accelerator.get('name')})"
+    return cluster
+
+
+def _efficiency(value: Any, cluster: Any, echo: dict[str, str]) -> Any:
+    accelerator = cluster.get("accelerator") if isinstance(cluster, dict) else None
+    usual = accelerator.get("efficiency") if isinstance(accelerator, dict) else None
+    if value is None:
+        if not isinstance(usual, str):
+            return None
+        echo["efficiency"] = (
+            f"{usual} (not stated; the set for {accelerator.get('name') if accelerator else ''})"
+        )
+        return _preset(usual, "efficiency", "cluster.accelerator.efficiency")
+    if isinstance(value, dict) and "preset" not in value and isinstance(usual, str):
+        value = {"preset": usual} | value
+    return _preset(value, "efficiency", "efficiency")
+
+
+def _preset(value: Any, kind: Kind, key: str) -> Any:
+    if isinstance(value, str):
+        value = {"preset": value}
+    if not isinstance(value, dict) or "preset" not in value:
+        return value
+    name = value["preset"]
+    if not isinstance(name, str):
+        raise ScenarioError(f"found {name!r}; the name of a preset is needed", key=f"{key}.preset")
+    preset = get_preset(kind, name, key=key)
+    return _merged({"name": preset.name} | preset.fields, {k: v for k, v in value.items() if k != "preset"})
+
+
+def _merged(fields: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Lay the user's fields over a preset's, and say in the source that they are the user's."""
+    result = dict(fields)
+    for key, item in own.items():
+        below = result.get(key)
+        result[key] = {**below, **item} if isinstance(below, dict) and isinstance(item, dict) else item
+    changed = sorted(key for key in own if key in fields and key not in ("name", "source", "seq_length"))
+    if changed and "source" not in own:
+        result["source"] = (
+            f"{fields.get('source', 'the preset')}; changed by the scenario: {', '.join(changed)}"
+        )
+    return result

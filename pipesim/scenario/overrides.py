@@ -1,0 +1,90 @@
+"""``--set KEY=VALUE``: dotted paths into a scenario's mapping."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipesim.errors import ScenarioError
+from pipesim.scenario.loading import parse_yaml
+
+_NAMED = {
+    "model": "preset",
+    "efficiency": "preset",
+    "cluster.accelerator": "preset",
+    "cluster.intra_node": "preset",
+    "cluster.inter_node": "preset",
+    "schedule": "name",
+    "precision": "compute",
+}
+"""Where a text stands for a mapping with one key, so that an override may reach below it."""
+
+
+def apply_overrides(mapping: Mapping[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """Set values in a copy of a scenario's mapping.
+
+    Parameters
+    ----------
+    mapping : Mapping
+        The scenario before validation; left as it is.
+    overrides : iterable of str
+        Each ``KEY=VALUE``: KEY a dotted path such as ``cluster.num_nodes``, VALUE read as YAML. Mappings on
+        the way that are missing are made; a preset's name on the way becomes that preset with overrides.
+
+    Returns
+    -------
+    dict
+        The changed copy.
+
+    Raises
+    ------
+    ScenarioError
+        No ``=``, an empty part in the path, a value that is not YAML, or a path through a plain value.
+    """
+    result = copy.deepcopy(dict(mapping))
+    for override in overrides:
+        key, value = parse_override(override)
+        *parents, last = key.split(".")
+        here = result
+        for depth, part in enumerate(parents):
+            path = ".".join(parents[: depth + 1])
+            below = here.get(part)
+            if isinstance(below, str) and path in _NAMED:
+                below = {_NAMED[path]: below}
+            elif below is None:
+                below = {}
+            if not isinstance(below, dict):
+                raise ScenarioError(
+                    f"{path} is {below!r}, a single value, so nothing can be set below it",
+                    file=_label(override),
+                )
+            here[part] = below
+            here = below
+        here[last] = value
+    return result
+
+
+def parse_override(override: str) -> tuple[str, Any]:
+    """Split ``KEY=VALUE`` into the dotted path and the value read as YAML; refuse what is malformed."""
+    key, equals, text = override.partition("=")
+    key = key.strip()
+    if not equals or not all(part.strip() == part != "" for part in key.split(".")):
+        raise ScenarioError(
+            "must have the form KEY=VALUE with a dotted KEY, such as cluster.num_nodes=4",
+            file=_label(override),
+        )
+    return key, parse_yaml(text, file=_label(override))
+
+
+def blame_override(error: ScenarioError, overrides: Iterable[str]) -> ScenarioError:
+    """Name the override in place of the file where the value at fault came from one."""
+    for override in overrides:
+        key = parse_override(override)[0]
+        if error.key and (error.key == key or error.key.startswith((f"{key}.", f"{key}["))):
+            return ScenarioError(error.message, file=_label(override), key=error.key)
+    return error
+
+
+def _label(override: str) -> str:
+    return f"--set {override}"

@@ -1,0 +1,197 @@
+"""Hugging Face ``config.json`` of a dense decoder to the ``model:`` mapping of a scenario."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipesim.errors import ScenarioError
+from pipesim.scenario.loading import read_text
+
+DEFAULT_SEQ_LENGTH = 8192
+"""A configuration states only the largest sequence; runs rarely train at 131072, so more is not assumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """What a ``model_type`` implies without saying so, and the names it gives the fields."""
+
+    gated_mlp: bool
+    biases: bool
+    tied: bool
+    learned_positions: bool
+    position_padding: int = 0
+    default_ffn_factor: int | None = None
+
+
+_LLAMA = _Family(gated_mlp=True, biases=False, tied=False, learned_positions=False)
+_GPT2 = _Family(gated_mlp=False, biases=True, tied=True, learned_positions=True, default_ffn_factor=4)
+_FAMILIES = {
+    "gpt2": _GPT2,
+    "opt": _Family(gated_mlp=False, biases=True, tied=True, learned_positions=True, position_padding=2),
+    "bloom": _Family(gated_mlp=False, biases=True, tied=True, learned_positions=False, default_ffn_factor=4),
+    "gpt_neox": _Family(gated_mlp=False, biases=True, tied=False, learned_positions=False),
+    "llama": _LLAMA,
+    "mistral": _LLAMA,
+    "qwen2": _LLAMA,
+    "qwen3": _LLAMA,
+}
+_NAMES: dict[str, tuple[str, ...]] = {
+    "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "n_embed"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+    "num_key_value_heads": ("num_key_value_heads",),
+    "head_dim": ("head_dim",),
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim"),
+    "vocab_size": ("vocab_size",),
+    "positions": ("max_position_embeddings", "n_positions", "n_ctx", "seq_length"),
+}
+_EXPERTS = (
+    "num_local_experts",
+    "num_experts",
+    "n_routed_experts",
+    "num_routed_experts",
+    "moe_intermediate_size",
+)
+
+
+def read_hf_config(path: str | Path) -> dict[str, Any]:
+    """Read a Hugging Face configuration of a dense decoder-only transformer.
+
+    Parameters
+    ----------
+    path : str or Path
+        The ``config.json`` of a GPT-2, OPT, BLOOM, GPT-NeoX, Llama, Mistral, Qwen2 or Qwen3 model. Without a
+        ``model_type`` the keys decide between the GPT-2 and the Llama form.
+
+    Returns
+    -------
+    dict
+        The fields of ``model:`` in a scenario. ``seq_length`` is the largest sequence that the configuration
+        allows, but not above 8192 nor above a sliding window.
+
+    Raises
+    ------
+    ScenarioError
+        Not a JSON object, a missing or malformed field, a mixture of experts, latent attention, or a family
+        that is not one of the above.
+    """
+    file = str(path)
+    config = _read_object(path)
+    family = _family(config, file)
+    fields: dict[str, Any] = {"name": _name(config, Path(path))}
+    for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"):
+        fields[key] = _count(config, key, file, required=True)
+    for key in ("num_key_value_heads", "head_dim", "intermediate_size"):
+        count = _count(config, key, file)
+        if count is not None:
+            fields[key] = count
+    if "intermediate_size" not in fields:
+        if family.default_ffn_factor is None:
+            raise ScenarioError("missing; needed: width of the MLP", file=file, key="intermediate_size")
+        fields["intermediate_size"] = family.default_ffn_factor * fields["hidden_size"]
+    width = config.get("word_embed_proj_dim")
+    if width is not None and width != fields["hidden_size"]:
+        raise ScenarioError(
+            f"found {width}; only an embedding as wide as hidden_size {fields['hidden_size']} is supported",
+            file=file,
+            key="word_embed_proj_dim",
+        )
+    positions = _count(config, "positions", file, required=family.learned_positions)
+    window = _count(config, "sliding_window", file) if config.get("use_sliding_window", True) else None
+    fields["seq_length"] = min(size for size in (positions, window, DEFAULT_SEQ_LENGTH) if size is not None)
+    fields["gated_mlp"] = family.gated_mlp
+    fields["tie_word_embeddings"] = _flag(config, "tie_word_embeddings", family.tied, file)
+    fields["biases"] = family.biases
+    learned = positions + family.position_padding if family.learned_positions and positions else 0
+    fields["num_learned_positions"] = learned
+    fields["source"] = f"Hugging Face configuration {Path(path).name}"
+    if window is not None:
+        fields["source"] += f" (sliding window of {window} not modelled beyond that length)"
+    return fields
+
+
+def _read_object(path: str | Path) -> dict[str, Any]:
+    file = str(path)
+    text = read_text(path)
+    if not text.strip():
+        raise ScenarioError("is empty, a JSON object is needed", file=file)
+    try:
+        config = json.loads(text, object_pairs_hook=_without_duplicates)
+    except json.JSONDecodeError as error:
+        raise ScenarioError(
+            f"is not JSON: line {error.lineno}, column {error.colno}: {error.msg}", file=file
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise ScenarioError(f"is not readable as JSON: {error}", file=file) from None
+    if not isinstance(config, dict):
+        raise ScenarioError(
+            "holds no JSON object at the top; a Hugging Face config.json is needed", file=file
+        )
+    return config
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ValueError(f"duplicate key {key!r}")
+        result[key] = value
+    return result
+
+
+def _family(config: Mapping[str, Any], file: str) -> _Family:
+    for key in _EXPERTS:
+        if config.get(key) not in (None, 0, 1):
+            raise ScenarioError(
+                f"found {config[key]!r}: mixture-of-experts models are not supported, only dense ones",
+                file=file,
+                key=key,
+            )
+    if config.get("kv_lora_rank"):
+        raise ScenarioError("multi-head latent attention is not supported", file=file, key="kv_lora_rank")
+    model_type = config.get("model_type")
+    if model_type is None:
+        if "n_embd" in config:
+            return _GPT2
+        if "rms_norm_eps" in config or config.get("hidden_act") == "silu":
+            return _LLAMA
+        raise ScenarioError(f"missing; known: {', '.join(_FAMILIES)}", file=file, key="model_type")
+    if not isinstance(model_type, str) or model_type not in _FAMILIES:
+        raise ScenarioError(
+            f"found {model_type!r}; known dense decoders: {', '.join(_FAMILIES)}", file=file, key="model_type"
+        )
+    return _FAMILIES[model_type]
+
+
+def _count(config: Mapping[str, Any], key: str, file: str, *, required: bool = False) -> int | None:
+    names = _NAMES.get(key, (key,))
+    present = [name for name in names if config.get(name) is not None]
+    if not present:
+        if required:
+            also = f" (nor is there {' or '.join(names[1:])})" if names[1:] else ""
+            raise ScenarioError(f"missing{also}", file=file, key=names[0])
+        return None
+    name, value = present[0], config[present[0]]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ScenarioError(f"found {value!r}; a whole number of at least 1 is needed", file=file, key=name)
+    return value
+
+
+def _flag(config: Mapping[str, Any], key: str, default: bool, file: str) -> bool:
+    value = config.get(key, default)
+    if not isinstance(value, bool):
+        raise ScenarioError(f"found {value!r}; true or false is needed", file=file, key=key)
+    return value
+
+
+def _name(config: Mapping[str, Any], path: Path) -> str:
+    name = config.get("_name_or_path")
+    return (
+        name
+        if isinstance(name, str) and name
+        else (path.parent.name if path.stem == "config" and path.parent.name else path.stem)
+    )

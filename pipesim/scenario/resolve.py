@@ -1,0 +1,130 @@
+"""From validated keys to a Scenario: what each key means beside the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipesim.errors import ScenarioError
+from pipesim.scenario.notes import Notes
+from pipesim.scenario.resolve_costs import resolve_costs
+from pipesim.scenario.resolve_hardware import resolve_cluster, resolve_efficiency, resolve_precision
+from pipesim.scenario.resolve_model import resolve_model
+from pipesim.scenario.resolve_sizes import check_cut, resolve_batch, resolve_parallel
+from pipesim.scenario.resolved import Cluster, LayerSplit, Scenario, ScheduleChoice
+from pipesim.scenario.schema import CostKeys, PrecisionKeys, ScenarioKeys
+
+DEFAULT_SCHEDULE = "1f1b"
+_ONLY_WITH_MODEL = ("layers", "recompute", "optimizer", "efficiency", "precision")
+
+
+def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Notes) -> Scenario:
+    """Infer, check and convert.
+
+    Parameters
+    ----------
+    keys : ScenarioKeys
+        What the schema let through, references written out.
+    file : str, optional
+        Where the scenario was read from.
+    directory : Path
+        Where the file names inside it start.
+    notes : Notes
+        Receives what was inferred; ends in the scenario's `echo` and `warnings`.
+
+    Returns
+    -------
+    Scenario
+        Complete and free of contradiction.
+
+    Raises
+    ------
+    ScenarioError
+        With the key at fault, without the file.
+    """
+    _check_one_basis(keys)
+    cluster = None if keys.cluster is None else resolve_cluster(keys.cluster, notes)
+    parallel = resolve_parallel(keys.parallel, cluster, notes)
+    batch = resolve_batch(keys.batch, parallel.data, has_samples=keys.model is not None, notes=notes)
+    layers = keys.layers or LayerSplit("even")
+    model = None if keys.model is None else resolve_model(keys.model, notes)
+    efficiency = None
+    if model is not None and cluster is not None:
+        check_cut(model, parallel, layers, notes)
+        efficiency = resolve_efficiency(keys.efficiency, cluster.accelerator, notes)
+        if keys.recompute is None:
+            notes.default("recompute", "none")
+        if keys.optimizer is None:
+            notes.default("optimizer", "plain")
+        if keys.layers is None:
+            notes.echo.setdefault("layers", "even (default)")
+    accelerator = None if cluster is None else cluster.accelerator
+    costs, costs_file = _costs(keys.costs, directory) if keys.costs is not None else (None, None)
+    return Scenario(
+        name=keys.name or (Path(file).stem if file else "scenario"),
+        parallel=parallel,
+        batch=batch,
+        schedule=_schedule(keys, directory, notes),
+        model=model,
+        cluster=cluster,
+        costs=None if costs is None else resolve_costs(costs, parallel, notes),
+        costs_file=costs_file,
+        layers=layers,
+        recompute=keys.recompute or "none",
+        optimizer_sharded=keys.optimizer == "sharded",
+        efficiency=efficiency,
+        precision=resolve_precision(keys.precision or PrecisionKeys(), accelerator, notes),
+        p2p_mode=keys.network.p2p,
+        seed=keys.seed,
+        price_usd_per_gpu_hour=_price(keys, cluster, notes),
+        file=file,
+        echo=notes.echo,
+        warnings=tuple(notes.warnings),
+    )
+
+
+def _check_one_basis(keys: ScenarioKeys) -> None:
+    if keys.costs is None:
+        if keys.model is None and keys.cluster is None:
+            raise ScenarioError("needed: costs, or model and cluster")
+        if keys.model is None:
+            raise ScenarioError("missing; a cluster needs a model to run", key="model")
+        if keys.cluster is None:
+            raise ScenarioError(
+                "missing; a model needs a cluster to run on (or state costs instead)", key="cluster"
+            )
+        return
+    for name in ("model", "cluster"):
+        if getattr(keys, name) is not None:
+            raise ScenarioError(f"costs are stated, so {name} has no effect; remove one of them", key=name)
+    for name in _ONLY_WITH_MODEL:
+        if getattr(keys, name) is not None:
+            raise ScenarioError("has no effect with stated costs; remove it", key=name)
+    if keys.parallel.sequence_parallel is not None:
+        raise ScenarioError("has no effect with stated costs; remove it", key="parallel.sequence_parallel")
+
+
+def _costs(keys: CostKeys, directory: Path) -> tuple[CostKeys | None, str | None]:
+    if keys.file is None:
+        return keys, None
+    others = sorted(keys.model_fields_set - {"file"})
+    if others:
+        raise ScenarioError(f"costs come from the file, so {', '.join(others)} has no effect", key="costs")
+    return None, str(directory / keys.file)
+
+
+def _schedule(keys: ScenarioKeys, directory: Path, notes: Notes) -> ScheduleChoice:
+    if keys.schedule is None:
+        notes.default("schedule", DEFAULT_SCHEDULE)
+        return ScheduleChoice(DEFAULT_SCHEDULE)
+    if keys.schedule.csv is not None:
+        return ScheduleChoice(None, csv=str(directory / keys.schedule.csv))
+    return ScheduleChoice(keys.schedule.name, dict(keys.schedule.model_extra or {}))
+
+
+def _price(keys: ScenarioKeys, cluster: Cluster | None, notes: Notes) -> float | None:
+    if keys.price_per_gpu_hour is not None:
+        return keys.price_per_gpu_hour
+    price = None if cluster is None else cluster.accelerator.price_usd_per_hour
+    if cluster is not None and price is not None:
+        notes.echo["price_per_gpu_hour"] = f"{price:g} USD (preset {cluster.accelerator.name})"
+    return price

@@ -1,0 +1,139 @@
+"""Cluster, efficiency and number formats from their keys."""
+
+from __future__ import annotations
+
+from pipesim import units
+from pipesim.errors import ScenarioError
+from pipesim.scenario.notes import Notes
+from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, Link, Precision
+from pipesim.scenario.schema import AcceleratorKeys, ClusterKeys, EfficiencyKeys, LinkKeys, PrecisionKeys
+
+
+def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
+    """Build the cluster; a single node needs no link between nodes.
+
+    Parameters
+    ----------
+    keys : ClusterKeys
+        The validated fields.
+    notes : Notes
+        Receives the figures in both forms.
+
+    Returns
+    -------
+    Cluster
+        In SI units.
+
+    Raises
+    ------
+    ScenarioError
+        Several nodes without a link between them, or an accelerator that has neither bf16 nor fp16.
+    """
+    if keys.inter_node is None and keys.num_nodes > 1:
+        raise ScenarioError(
+            f"missing; {keys.num_nodes} nodes need a link between them, such as ib-ndr",
+            key="cluster.inter_node",
+        )
+    if "gpus_per_node" not in keys.model_fields_set:
+        notes.default("cluster.gpus_per_node", keys.gpus_per_node)
+    accelerator = _accelerator(keys.accelerator)
+    intra_node = _link(keys.intra_node)
+    inter_node = intra_node if keys.inter_node is None else _link(keys.inter_node)
+    memory = units.format_bytes(accelerator.memory_bytes)
+    notes.echo["cluster.accelerator"] = f"{accelerator.name}, {memory} of memory"
+    for key, link in (("intra_node", intra_node), ("inter_node", inter_node)):
+        if key == "inter_node" and keys.inter_node is None:
+            continue
+        reached, nominal = (
+            units.format_bytes_per_s(link.bytes_per_s),
+            units.format_bytes_per_s(link.nominal_bytes_per_s),
+        )
+        usual = " (not stated; usual for the accelerator)" if f"cluster.{key}" in notes.echo else ""
+        notes.echo[f"cluster.{key}"] = f"{link.name}, {reached} of a nominal {nominal}{usual}"
+    return Cluster(accelerator, keys.num_nodes, keys.gpus_per_node, intra_node, inter_node)
+
+
+def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, notes: Notes) -> Efficiency:
+    """Build the efficiency set; say so where it was not fitted on this accelerator.
+
+    Raises
+    ------
+    ScenarioError
+        No set was stated, and the accelerator names none.
+    """
+    if keys is None:
+        raise ScenarioError(
+            f"missing; {accelerator.name} has no usual set: name a preset such as h100-nemo, or its fields",
+            key="efficiency",
+        )
+    fitted = accelerator.name in keys.fitted_on or "source" not in keys.model_fields_set
+    if not fitted:
+        notes.warnings.append(
+            f"efficiency {keys.name} was not fitted on {accelerator.name}: its numbers are borrowed"
+        )
+    return Efficiency(
+        name=keys.name,
+        gemm=keys.gemm,
+        gemm_fp8=keys.gemm_fp8,
+        attention=keys.attention,
+        attention_kernel=keys.attention_kernel,
+        memory=keys.memory,
+        layer_overhead_s=float(keys.layer_overhead),
+        tensor_collective_factor=keys.tensor_collective_factor,
+        intra_node_bandwidth_factor=keys.intra_node_bandwidth_factor,
+        unaligned_gemm=keys.unaligned_gemm,
+        source=keys.source,
+        fitted=fitted,
+    )
+
+
+def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, notes: Notes) -> Precision:
+    """Choose the compute format (bf16, or fp16 where there is no bf16) and the bytes a parameter.
+
+    Raises
+    ------
+    ScenarioError
+        The accelerator has no such format.
+    """
+    formats = ("bf16",) if accelerator is None else tuple(accelerator.peak_flops)
+    compute = keys.compute
+    if compute is None:
+        compute = "bf16" if "bf16" in formats else "fp16"
+        notes.default("precision.compute", compute)
+    elif compute not in formats:
+        name = "" if accelerator is None else accelerator.name
+        raise ScenarioError(
+            f"{name} has no peak rate for {compute}, only for {', '.join(formats)}", key="precision.compute"
+        )
+    for key in ("weight_bytes", "gradient_bytes", "optimizer_bytes"):
+        if key not in keys.model_fields_set and accelerator is not None:
+            notes.default(f"precision.{key}", f"{getattr(keys, key):g} a parameter")
+    return Precision(compute, keys.weight_bytes, keys.gradient_bytes, keys.optimizer_bytes)
+
+
+def _accelerator(keys: AcceleratorKeys) -> Accelerator:
+    peaks = {name: rate for name, rate in keys.peak.model_dump().items() if rate is not None}
+    if "bf16" not in peaks and "fp16" not in peaks:
+        raise ScenarioError("a rate for bf16 or fp16 is needed", key="cluster.accelerator.peak")
+    return Accelerator(
+        name=keys.name,
+        peak_flops=peaks,
+        memory_bytes=keys.memory,
+        memory_bytes_per_s=keys.memory_bandwidth,
+        tdp_w=keys.tdp_w,
+        price_usd_per_hour=keys.price_usd_per_hour,
+        source=keys.source,
+        date=keys.date,
+    )
+
+
+def _link(keys: LinkKeys) -> Link:
+    return Link(
+        name=keys.name,
+        bytes_per_s=keys.bandwidth * keys.efficiency,
+        nominal_bytes_per_s=keys.bandwidth,
+        p2p_latency_s=float(keys.p2p_latency),
+        hop_latency_s=float(keys.hop_latency),
+        source=keys.source,
+        date=keys.date,
+    )

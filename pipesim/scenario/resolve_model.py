@@ -1,0 +1,100 @@
+"""The transformer's shape with everything that follows from it filled in."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pipesim.errors import ScenarioError
+from pipesim.scenario.notes import Notes
+from pipesim.scenario.resolved import Transformer
+from pipesim.scenario.schema import ModelKeys
+
+T = TypeVar("T")
+
+
+def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
+    """Fill in what a model leaves to convention; refuse shapes that cannot be.
+
+    A plain MLP goes with GPT's conventions (width 4 * hidden, tied embeddings, biases, a learned position a
+    token), a gated one with Llama's (none of these, and the MLP's width must be stated).
+
+    Parameters
+    ----------
+    keys : ModelKeys
+        The validated fields.
+    notes : Notes
+        Receives what was inferred.
+
+    Returns
+    -------
+    Transformer
+        Complete.
+
+    Raises
+    ------
+    ScenarioError
+        Heads that do not divide the width or each other, or a sequence longer than its positions.
+    """
+    kind = "gated" if keys.gated_mlp else "plain"
+
+    heads, hidden = keys.num_attention_heads, keys.hidden_size
+    key_value_heads = _inferred(
+        notes, "num_key_value_heads", keys.num_key_value_heads, heads, "as many as query heads"
+    )
+    if heads % key_value_heads:
+        raise ScenarioError(
+            f"{key_value_heads} key and value heads do not divide the {heads} query heads",
+            key="model.num_key_value_heads",
+        )
+    if keys.head_dim is None and hidden % heads:
+        raise ScenarioError(
+            f"{heads} heads do not divide hidden_size {hidden}; state model.head_dim if that is meant",
+            key="model.num_attention_heads",
+        )
+    head_dim = _inferred(
+        notes, "head_dim", keys.head_dim, hidden // heads, f"hidden_size {hidden} / {heads} heads"
+    )
+    if keys.intermediate_size is None and keys.gated_mlp:
+        raise ScenarioError(
+            "missing; a gated MLP has no usual width, so it must be stated", key="model.intermediate_size"
+        )
+    like = f"usual with a {kind} MLP"
+    positions = _inferred(
+        notes,
+        "num_learned_positions",
+        keys.num_learned_positions,
+        0 if keys.gated_mlp else keys.seq_length,
+        "rotary positions, " + like if keys.gated_mlp else "one a token, " + like,
+    )
+    if 0 < positions < keys.seq_length:
+        raise ScenarioError(
+            f"{keys.seq_length} tokens, but the model has {positions} learned positions",
+            key="model.seq_length",
+        )
+    return Transformer(
+        name=keys.name or f"{keys.num_hidden_layers} layers of {hidden}",
+        num_hidden_layers=keys.num_hidden_layers,
+        hidden_size=hidden,
+        num_attention_heads=heads,
+        num_key_value_heads=key_value_heads,
+        head_dim=head_dim,
+        intermediate_size=_inferred(
+            notes, "intermediate_size", keys.intermediate_size, 4 * hidden, "4 * hidden_size"
+        ),
+        vocab_size=keys.vocab_size,
+        seq_length=keys.seq_length,
+        gated_mlp=keys.gated_mlp,
+        tie_word_embeddings=_inferred(
+            notes, "tie_word_embeddings", keys.tie_word_embeddings, not keys.gated_mlp, like
+        ),
+        biases=_inferred(notes, "biases", keys.biases, not keys.gated_mlp, like),
+        num_learned_positions=positions,
+        source=keys.source,
+    )
+
+
+def _inferred(notes: Notes, key: str, stated: T | None, value: T, why: str) -> T:
+    if stated is not None:
+        return stated
+    notes.echo[f"model.{key}"] = f"{value} ({why})"
+    return value

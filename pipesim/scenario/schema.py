@@ -1,0 +1,245 @@
+"""The scenario file's keys: what may stand where. Meaning across keys is `resolve`'s business.
+
+References (presets, Hugging Face files) are written out by `expand` before these models see them, so each
+model is the full list of fields that a user may also state directly. Every field's description is what a
+message says where the key is missing.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic_core import PydanticCustomError
+
+from pipesim.scenario.quantities import (
+    Bytes,
+    BytesPerS,
+    Count,
+    CountOrZero,
+    FlopsPerS,
+    NumberOrZero,
+    PerStageBytes,
+    PerStagePositiveSeconds,
+    PerStageSeconds,
+    PositiveBytes,
+    PositiveNumber,
+    PositiveSeconds,
+    Seconds,
+    Share,
+)
+from pipesim.scenario.resolved import LayerSplit
+
+
+class Keys(BaseModel):
+    """A mapping that allows its own keys only and converts nothing silently."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ModelKeys(Keys):
+    """``model:`` as a transformer's own fields, named as in a Hugging Face configuration."""
+
+    name: str | None = Field(None, description="name for tables")
+    num_hidden_layers: Count = Field(description="transformer layers")
+    hidden_size: Count = Field(description="width of the residual stream")
+    num_attention_heads: Count = Field(description="query heads")
+    num_key_value_heads: Count | None = Field(None, description="key and value heads")
+    head_dim: Count | None = Field(None, description="width of one head")
+    intermediate_size: Count | None = Field(None, description="width of the MLP")
+    vocab_size: Count = Field(description="rows of the token embedding")
+    seq_length: Count = Field(description="tokens of one sequence")
+    gated_mlp: bool = Field(False, description="three MLP matrices in place of two")
+    tie_word_embeddings: bool | None = Field(None, description="whether the head shares the embedding")
+    biases: bool | None = Field(None, description="whether linear layers and norms carry biases")
+    num_learned_positions: CountOrZero | None = Field(None, description="rows of the position embedding")
+    source: str = Field("the scenario", description="where the shape is from")
+    date: str | None = Field(None, description="when the source was read")
+    notes: str | None = Field(None, description="remarks")
+
+
+class PeakKeys(Keys):
+    """Dense peak rates by number format."""
+
+    bf16: FlopsPerS | None = None
+    fp16: FlopsPerS | None = None
+    fp8: FlopsPerS | None = None
+    tf32: FlopsPerS | None = None
+    fp32: FlopsPerS | None = None
+
+
+class AcceleratorKeys(Keys):
+    """``cluster.accelerator:`` written out."""
+
+    name: str = Field("accelerator", description="name for tables")
+    peak: PeakKeys = Field(description="dense peak rates, such as {bf16: 312 TFLOP/s}")
+    memory: PositiveBytes = Field(description="memory of one device, such as 80 GB")
+    memory_bandwidth: BytesPerS = Field(description="memory bandwidth, such as 2039 GB/s")
+    tdp_w: PositiveNumber | None = Field(None, description="power limit in watts")
+    price_usd_per_hour: NumberOrZero | None = Field(None, description="rent of one device")
+    intra_node: str | None = Field(None, description="link preset usual inside a node")
+    efficiency: str | None = Field(None, description="efficiency preset to start from")
+    source: str = Field("the scenario", description="where the figures are from")
+    date: str = Field("", description="when the source was read")
+    notes: str | None = Field(None, description="remarks")
+
+
+class LinkKeys(Keys):
+    """``cluster.intra_node:`` or ``cluster.inter_node:`` written out, one direction of one device's port."""
+
+    name: str = Field("link", description="name for tables")
+    bandwidth: BytesPerS = Field(description="nominal rate of one direction, such as 400 Gbit/s")
+    efficiency: Share = Field(1.0, description="share of the nominal rate that long messages reach")
+    p2p_latency: Seconds = Field(description="latency of a point-to-point message, such as 20 us")
+    hop_latency: Seconds = Field(description="latency of one step of a collective, such as 14 us")
+    source: str = Field("the scenario", description="where the figures are from")
+    date: str = Field("", description="when the source was read")
+    notes: str | None = Field(None, description="remarks")
+
+
+class ClusterKeys(Keys):
+    """``cluster:``."""
+
+    accelerator: AcceleratorKeys = Field(description="a preset's name (`pipesim presets`) or its fields")
+    num_nodes: Count = Field(description="number of nodes")
+    gpus_per_node: Count = Field(8, description="devices of one node")
+    intra_node: LinkKeys = Field(description="link inside a node: a preset's name or its fields")
+    inter_node: LinkKeys | None = Field(None, description="link between nodes: a preset's name or its fields")
+
+
+class ParallelKeys(Keys):
+    """``parallel:``."""
+
+    pipeline: Count = Field(description="number of pipeline ranks")
+    tensor: Count = 1
+    data: Count | None = None
+    virtual_stages: Count = 1
+    sequence_parallel: bool | None = None
+    microbatch_group_size: Count | None = None
+
+
+class BatchKeys(Keys):
+    """``batch:``."""
+
+    global_size: Count | None = Field(None, alias="global")
+    micro: Count = 1
+    microbatches: Count | None = None
+
+
+def _name_or_mapping(key: str) -> BeforeValidator:
+    return BeforeValidator(lambda value: {key: value} if isinstance(value, str) else value)
+
+
+class ScheduleKeys(BaseModel):
+    """``schedule:``; what else it holds are options that the schedule itself checks."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    name: str | None = None
+    csv: str | None = None
+
+    @model_validator(mode="after")
+    def _one_of(self) -> ScheduleKeys:
+        if (self.name is None) == (self.csv is None):
+            raise PydanticCustomError("choice", "needed: either a name (with options) or a csv file")
+        if self.csv is not None and self.model_extra:
+            options = ", ".join(sorted(self.model_extra))
+            raise PydanticCustomError("choice", "a csv schedule takes no options, found {o}", {"o": options})
+        return self
+
+
+class P2pKeys(Keys):
+    """``costs.p2p:`` as a link: latency, and a bandwidth that the boundary's bytes cross."""
+
+    latency: Seconds = 0.0
+    bandwidth: BytesPerS | None = None
+
+
+def _time_or_link(value: Any) -> Any:
+    return value if isinstance(value, dict) else {"latency": value}
+
+
+class CostKeys(Keys):
+    """``costs:`` stated directly, or the file that holds them."""
+
+    file: str | None = None
+    forward: PerStagePositiveSeconds | None = None
+    backward: PerStagePositiveSeconds | None = None
+    input_gradient: PerStageSeconds | None = None
+    weight_gradient: PerStageSeconds | None = None
+    weight_gradient_share: Share | None = None
+    p2p: Annotated[P2pKeys | None, BeforeValidator(_time_or_link)] = None
+    boundary: Bytes | None = None
+    overlapped_pair: PositiveSeconds | None = None
+    activations: PerStageBytes | None = None
+    gradient_sync: Seconds | None = None
+    optimizer: Seconds | None = None
+
+
+class EfficiencyKeys(Keys):
+    """``efficiency:`` written out; see `pipesim.scenario.resolved.Efficiency`."""
+
+    name: str = "efficiency"
+    gemm: Share = Field(description="share of the peak that matrix multiplications reach")
+    gemm_fp8: Share = Field(description="the same of the fp8 peak")
+    attention: Share = Field(description="share of the bf16 peak that attention reaches")
+    attention_kernel: Literal["flash", "unfused"] = Field(description="kind of attention kernel")
+    memory: Share = Field(description="share of memory bandwidth that memory-bound kernels reach")
+    layer_overhead: Seconds = Field(description="time of a layer's forward beside its counted work")
+    tensor_collective_factor: NumberOrZero = Field(description="exposed share of tensor collectives")
+    intra_node_bandwidth_factor: Share = Field(description="share of the intra-node link's rate reached")
+    unaligned_gemm: Share = Field(description="factor where a matrix is not a multiple of 64")
+    fitted_on: tuple[str, ...] = Field((), strict=False)
+    source: str = "the scenario"
+    date: str | None = None
+    notes: str | None = None
+
+
+class PrecisionKeys(Keys):
+    """``precision:``."""
+
+    compute: Literal["bf16", "fp16", "fp8"] | None = None
+    weight_bytes: PositiveNumber = 2.0
+    gradient_bytes: PositiveNumber = 4.0
+    optimizer_bytes: NumberOrZero = 12.0
+
+
+class NetworkKeys(Keys):
+    """``network:``."""
+
+    p2p: Literal["overlapped", "blocking"] = "overlapped"
+
+
+def _layer_split(value: object) -> LayerSplit:
+    if value == "even" or value == "balanced":
+        return LayerSplit("even" if value == "even" else "balanced")
+    if not isinstance(value, (list, tuple)) or not value:
+        reason = f"found {value!r}; needed: even, balanced, or a list with the layers of each stage"
+        raise PydanticCustomError("choice", "{reason}", {"reason": reason})
+    for stage, layers in enumerate(value):
+        if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
+            reason = (
+                f"stage {stage}: found {layers!r}; a whole number of at least 1 is needed, no empty stage"
+            )
+            raise PydanticCustomError("choice", "{reason}", {"reason": reason})
+    return LayerSplit("list", tuple(value))
+
+
+class ScenarioKeys(Keys):
+    """The whole file."""
+
+    name: str | None = None
+    model: ModelKeys | None = None
+    cluster: ClusterKeys | None = None
+    parallel: ParallelKeys = Field(description="at least {pipeline: N}")
+    batch: BatchKeys = Field(description="{global: N, micro: N} or {microbatches: N}")
+    schedule: Annotated[ScheduleKeys, _name_or_mapping("name")] | None = None
+    costs: CostKeys | None = None
+    layers: Annotated[LayerSplit | None, PlainValidator(_layer_split)] = None
+    recompute: Literal["none", "selective", "full"] | None = None
+    optimizer: Literal["plain", "sharded"] | None = None
+    efficiency: EfficiencyKeys | None = None
+    precision: Annotated[PrecisionKeys, _name_or_mapping("compute")] | None = None
+    network: NetworkKeys = NetworkKeys()
+    seed: CountOrZero = 0
+    price_per_gpu_hour: NumberOrZero | None = None
