@@ -57,7 +57,7 @@ def _costs_from_file(scenario: Scenario, name: str, num_chunks: int) -> CostTabl
             file=scenario.file,
             key="costs.file",
         )
-    return _with_step_facts(table, scenario)
+    return _with_step_facts(replace(table, provenance={"file": name, **table.provenance}), scenario)
 
 
 def _with_step_facts(table: CostTable, scenario: Scenario) -> CostTable:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -70,13 +69,12 @@ def write_cost_table(table: CostTable, path: str | Path) -> None:
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     else:
         text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", dir=path.parent, prefix=f".{path.name}.", delete=False, encoding="utf-8"
-        ) as stream:
-            stream.write(text)
-        os.replace(stream.name, path)
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)
     except OSError as error:
+        unfinished.unlink(missing_ok=True)
         raise ScenarioError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
