@@ -23,8 +23,8 @@ COMPUTE_STREAM, P2P_STREAM, COLLECTIVE_STREAM = "compute", "p2p", "collective"
 class Timeline:
     """What ran when, one row an action of a rank of a replica; all arrays have shape (rows,).
 
-    Rows keep the program order of their rank and replica. The two parts of an overlapped pair are two rows with
-    the same start and end. A send's row and its receive's span the message from leaving to arriving.
+    Rows keep the program order of their rank and replica. The two parts of an overlapped pair are two rows
+    with the same start and end. A send's row and its receive's span the message from leaving to arriving.
     """
 
     source: Literal["simulated", "measured"]

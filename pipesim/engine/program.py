@@ -76,7 +76,7 @@ def _durations(schedule: Schedule, costs: CostTable) -> npt.NDArray[Any]:
 def _match_messages(
     schedule: Schedule,
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Number the messages by their send rows; receives and consumers find theirs by what they consume."""
+    """Give each message a number by its send row; find receives and consumers by what they consume."""
     op, stage = schedule.op, schedule.stage
     towards_end = np.isin(op, (Op.F, Op.SEND_F, Op.RECV_F))
     consumer_stage = stage + (op == Op.SEND_F) - (op == Op.SEND_B)

@@ -1,8 +1,8 @@
 """The one dependency rule, and the order in which a schedule can run.
 
 F of a stage needs F of the stage before, of the same microbatch; a backward needs the backward of the stage
-after (on the last stage, its own F); W needs its I. In schedules that cut the sequence, F of a slice needs F of
-the slice before on the same stage, and a backward that of the slice after. A rank keeps its order.
+after (on the last stage, its own F); W needs its I. In schedules that cut the sequence, F of a slice needs F
+of the slice before on the same stage, and a backward that of the slice after. A rank keeps its order.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ from pipesim.scenario.layers import balance, split_layers
 from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.overrides import apply_overrides, parse_override
 from pipesim.scenario.presets import Preset, find_preset, get_preset, list_presets
+from pipesim.scenario.readers.hf import read_hf_config
+from pipesim.scenario.readers.hf_scenario import hf_scenario_text
 from pipesim.scenario.resolved import Scenario
 
 __all__ = [
@@ -14,9 +16,11 @@ __all__ = [
     "balance",
     "find_preset",
     "get_preset",
+    "hf_scenario_text",
     "list_presets",
     "load_scenario",
     "parse_override",
+    "read_hf_config",
     "read_yaml_mapping",
     "scenario_from_mapping",
     "split_layers",

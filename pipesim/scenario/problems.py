@@ -84,7 +84,7 @@ def _message(item: Any, schema: type[BaseModel]) -> str:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 

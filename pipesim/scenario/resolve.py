@@ -56,7 +56,7 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
         if keys.optimizer is None:
             notes.default("optimizer", "plain")
         if keys.layers is None:
-            notes.echo.setdefault("layers", "even (default)")
+            notes.echo["layers"] += " (default)"
     accelerator = None if cluster is None else cluster.accelerator
     costs, costs_file = _costs(keys.costs, directory) if keys.costs is not None else (None, None)
     return Scenario(

@@ -44,10 +44,8 @@ def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
     for key, link in (("intra_node", intra_node), ("inter_node", inter_node)):
         if key == "inter_node" and keys.inter_node is None:
             continue
-        reached, nominal = (
-            units.format_bytes_per_s(link.bytes_per_s),
-            units.format_bytes_per_s(link.nominal_bytes_per_s),
-        )
+        reached = units.format_bytes_per_s(link.bytes_per_s)
+        nominal = units.format_bytes_per_s(link.nominal_bytes_per_s)
         usual = " (not stated; usual for the accelerator)" if f"cluster.{key}" in notes.echo else ""
         notes.echo[f"cluster.{key}"] = f"{link.name}, {reached} of a nominal {nominal}{usual}"
     return Cluster(accelerator, keys.num_nodes, keys.gpus_per_node, intra_node, inter_node)
@@ -99,7 +97,8 @@ def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, note
     compute = keys.compute
     if compute is None:
         compute = "bf16" if "bf16" in formats else "fp16"
-        notes.default("precision.compute", compute)
+        if accelerator is not None:
+            notes.default("precision.compute", compute)
     elif compute not in formats:
         name = "" if accelerator is None else accelerator.name
         raise ScenarioError(

@@ -96,5 +96,6 @@ def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
 def _inferred(notes: Notes, key: str, stated: T | None, value: T, why: str) -> T:
     if stated is not None:
         return stated
-    notes.echo[f"model.{key}"] = f"{value} ({why})"
+    shown = str(value).lower() if isinstance(value, bool) else value
+    notes.echo[f"model.{key}"] = f"{shown} ({why})"
     return value

@@ -118,22 +118,32 @@ def check_cut(model: Transformer, parallel: Parallel, layers: LayerSplit, notes:
         what = f"{ranks} ranks x {chunks} chunks = {num_stages} stages"
         raise ScenarioError(_too_few(what, num_stages, model), key="parallel.virtual_stages")
     _check_tensor(model, parallel)
-    if layers.kind == "balanced":
-        return
-    if layers.per_stage is not None and len(layers.per_stage) == ranks:
-        num_stages = ranks
-    counts = split_layers(model.num_hidden_layers, num_stages, layers)
-    if max(counts) == min(counts):
-        notes.echo["layers"] = f"{counts[0]} a stage, {num_stages} stages"
-    else:
-        notes.echo["layers"] = f"{' '.join(map(str, counts))} ({layers.kind}, {num_stages} stages)"
-    if layers.kind == "even" and model.num_hidden_layers % num_stages:
+    notes.echo["layers"] = _describe_split(model, parallel, layers)
+    remainder = next((n for n in (ranks, num_stages) if model.num_hidden_layers % n), None)
+    if layers.kind == "even" and remainder:
         notes.warnings.append(
-            f"{model.num_hidden_layers} layers on {num_stages} stages leave a remainder: the first "
-            f"{model.num_hidden_layers % num_stages} have one layer more (Megatron-LM refuses this split)"
+            f"{model.num_hidden_layers} layers on {remainder} stages leave a remainder: the first "
+            f"{model.num_hidden_layers % remainder} have one layer more (Megatron-LM refuses this split)"
         )
     if tensor == 1 and parallel.sequence_parallel:
         notes.warnings.append("parallel.sequence_parallel changes nothing without tensor parallelism")
+
+
+def _describe_split(model: Transformer, parallel: Parallel, layers: LayerSplit) -> str:
+    """Words for the layers of each stage; for an even split also of a schedule that has one chunk a rank."""
+    ranks, num_stages = parallel.pipeline, parallel.pipeline * parallel.virtual_stages
+    if layers.kind == "balanced":
+        return "balanced: the slowest stage as fast as possible, embedding and head counted"
+    if layers.per_stage is not None:
+        num_stages = len(layers.per_stage)
+    shapes = {num_stages} if layers.kind == "list" else {ranks, num_stages}
+    words = []
+    for shape in sorted(shapes):
+        counts = split_layers(model.num_hidden_layers, shape, layers)
+        each = f"{counts[0]} each" if max(counts) == min(counts) else " ".join(map(str, counts))
+        words.append(f"{each} on {shape} stages")
+    chunks = f" (with {parallel.virtual_stages} chunks a rank)" if len(shapes) > 1 else ""
+    return f"{layers.kind}: {', '.join(words)}{chunks}"
 
 
 def _check_tensor(model: Transformer, parallel: Parallel) -> None:
