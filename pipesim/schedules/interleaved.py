@@ -62,6 +62,7 @@ def _torch_refuses(shape: Shape) -> bool:
         Refusal("torch", "needs m divisible by max(1, m // p), and takes no other N", _torch_refuses),
     ),
     options=("microbatch_group_size",),
+    placement="loop",
     bubble=bubble,
     peak_in_flight=peak_in_flight,
 )

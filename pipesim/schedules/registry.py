@@ -8,14 +8,21 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from pipesim.actions import Action, Schedule
+from pipesim.costs.table import CostTable
 from pipesim.errors import ScheduleError
 from pipesim.graph import validate
 
 Orders = Iterable[Iterable[Action]]
 """The actions of rank 0, of rank 1, ..."""
+
+Order: TypeAlias = Callable[..., Orders]
+"""``order(shape)``, or ``order(shape, costs)`` for a schedule that is built from the stages' times."""
+
+Placement: TypeAlias = Literal["linear", "loop", "v", "wave", "bidirectional"]
+"""Which rank holds stage s: s; s mod p; to and fro once; to and fro; s of one replica, p - 1 - s of another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ class Family:
     name : str
         As on the command line.
     order : Callable
-        Pure function from a shape to the actions of each rank.
+        Pure function from a shape (and, with `needs_costs`, a `CostTable`) to the actions of each rank.
     summary : str
         One line for lists.
     source : str
@@ -91,10 +98,18 @@ class Family:
         ``peak_in_flight(shape, rank)``: most chunks in flight.
     synchronous : bool
         All microbatches see the same weights.
+    placement : Placement, optional
+        Which rank holds which stage; None where an option or the search decides.
+    num_model_replicas : int
+        Copies of each stage's weights over the ranks of one pipeline.
+    splits_backward : bool
+        Runs some backwards as I and W, so both times are needed.
+    needs_costs : bool
+        The order follows from the stages' times: `generate` must be given a cost table.
     """
 
     name: str
-    order: Callable[[Shape], Orders]
+    order: Order
     summary: str
     source: str
     chunks: int | None = None
@@ -104,6 +119,10 @@ class Family:
     bubble: Callable[[Shape, Any, Any], Any] | None = None
     peak_in_flight: Callable[[Shape, int], int] | None = None
     synchronous: bool = True
+    placement: Placement | None = "linear"
+    num_model_replicas: int = 1
+    splits_backward: bool = False
+    needs_costs: bool = False
 
     def check(self, shape: Shape) -> None:
         """Raise `ScheduleError` where the shape breaks a rule; names the nearest legal m."""
@@ -143,10 +162,10 @@ def _sizes(shape: Shape) -> tuple[int, int, int]:
 _FAMILIES: dict[str, Family] = {}
 
 
-def schedule(name: str, **facts: Any) -> Callable[[Callable[[Shape], Orders]], Callable[[Shape], Orders]]:
+def schedule(name: str, **facts: Any) -> Callable[[Order], Order]:
     """Register the decorated function as the order of a schedule; `facts` are the fields of `Family`."""
 
-    def register(order: Callable[[Shape], Orders]) -> Callable[[Shape], Orders]:
+    def register(order: Order) -> Order:
         if name in _FAMILIES:
             raise ValueError(f"two schedules are called {name!r}")
         summary = (order.__doc__ or "").strip().splitlines()[0]
@@ -185,16 +204,35 @@ def _offer(near: list[str], known: Mapping[str, Family]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"there are: {', '.join(known)}"
 
 
-def generate(name: str, shape: Shape) -> Schedule:
+def generate(name: str, shape: Shape, costs: CostTable | None = None) -> Schedule:
     """Generate and validate a schedule.
+
+    Parameters
+    ----------
+    name : str
+        Name of a family, as on the command line.
+    shape : Shape
+        What to generate it for.
+    costs : CostTable, optional
+        Times of the stages; read only by families that are built from them (`Family.needs_costs`).
 
     Raises
     ------
     ScheduleError
-        If the name is unknown or the shape breaks a rule of the schedule.
+        If the name is unknown, the shape breaks a rule of the schedule, or the costs it needs are missing.
     """
     chosen = family(name)
     chosen.check(shape)
-    built = Schedule.from_orders(chosen.name, chosen.order(shape))
+    if not chosen.needs_costs:
+        orders = chosen.order(shape)
+    elif costs is None:
+        raise ScheduleError(f"{chosen.name} is built from the stages' times; state costs, or name a scenario")
+    elif costs.num_stages != shape.num_stages:
+        raise ScheduleError(
+            f"{chosen.name} needs costs of {shape.num_stages} stages for {shape}; found {costs.num_stages}"
+        )
+    else:
+        orders = chosen.order(shape, costs)
+    built = Schedule.from_orders(chosen.name, orders)
     validate(built)
     return built
