@@ -53,6 +53,8 @@ def _number(value: object, *, allow_zero: bool) -> float:
 
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
+Pieces = Annotated[int, Field(ge=1, le=10**6)]
+"""A count that arrays are made of: a slip of the hand must not fill the memory."""
 CountOrZero = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Seconds = Annotated[Number, _checked(units.parse_time_s)]
 PositiveSeconds = Annotated[Number, _checked(units.parse_time_s, positive=True)]

@@ -134,8 +134,8 @@ def _describe_split(model: Transformer, parallel: Parallel, layers: LayerSplit) 
     ranks, num_stages = parallel.pipeline, parallel.pipeline * parallel.virtual_stages
     if layers.kind == "balanced":
         return "balanced: the slowest stage as fast as possible, embedding and head counted"
-    if layers.per_stage is not None:
-        num_stages = len(layers.per_stage)
+    if layers.per_stage is not None and len(layers.per_stage) == ranks:
+        num_stages = ranks
     shapes = {num_stages} if layers.kind == "list" else {ranks, num_stages}
     words = []
     for shape in sorted(shapes):

@@ -22,6 +22,7 @@ from pipesim.scenario.quantities import (
     PerStageBytes,
     PerStagePositiveSeconds,
     PerStageSeconds,
+    Pieces,
     PositiveBytes,
     PositiveNumber,
     PositiveSeconds,
@@ -41,7 +42,7 @@ class ModelKeys(Keys):
     """``model:`` as a transformer's own fields, named as in a Hugging Face configuration."""
 
     name: str | None = Field(None, description="name for tables")
-    num_hidden_layers: Count = Field(description="transformer layers")
+    num_hidden_layers: Pieces = Field(description="transformer layers")
     hidden_size: Count = Field(description="width of the residual stream")
     num_attention_heads: Count = Field(description="query heads")
     num_key_value_heads: Count | None = Field(None, description="key and value heads")
@@ -110,10 +111,10 @@ class ClusterKeys(Keys):
 class ParallelKeys(Keys):
     """``parallel:``."""
 
-    pipeline: Count = Field(description="number of pipeline ranks")
+    pipeline: Pieces = Field(description="number of pipeline ranks")
     tensor: Count = 1
     data: Count | None = None
-    virtual_stages: Count = 1
+    virtual_stages: Pieces = 1
     sequence_parallel: bool | None = None
     microbatch_group_size: Count | None = None
 
@@ -123,7 +124,7 @@ class BatchKeys(Keys):
 
     global_size: Count | None = Field(None, alias="global")
     micro: Count = 1
-    microbatches: Count | None = None
+    microbatches: Pieces | None = None
 
 
 def _name_or_mapping(key: str) -> BeforeValidator:

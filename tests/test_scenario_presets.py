@@ -1,0 +1,81 @@
+"""Presets: every entry is complete, sourced, and usable in a scenario."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipesim.errors import ScenarioError
+from pipesim.scenario import Preset, find_preset, get_preset, list_presets, scenario_from_mapping
+
+ALL = list_presets()
+ALWAYS = [
+    "a100-sxm-80", "h100-sxm", "h200-sxm", "b200-sxm", "mi300x", "nvlink3", "nvlink4", "ib-hdr", "ib-ndr",
+    "gpt3-175b", "llama3-8b", "llama3-70b", "llama3-405b", "bloom-176b",
+]  # fmt: skip
+
+
+def scenario_with(preset: Preset):
+    cluster = {
+        "accelerator": "a100-sxm-80",
+        "num_nodes": 2,
+        "gpus_per_node": 1,
+        "intra_node": "nvlink3",
+        "inter_node": "ib-hdr",
+    }
+    mapping = {"model": "gpt3-6.7b", "cluster": cluster, "parallel": {"pipeline": 2}, "batch": {"global": 2}}
+    match preset.kind:
+        case "accelerators":
+            cluster["accelerator"] = preset.name
+        case "links":
+            cluster["inter_node"] = preset.name
+        case "models":
+            mapping["model"] = preset.name
+        case "efficiency":
+            mapping["efficiency"] = preset.name
+    return scenario_from_mapping(mapping)
+
+
+@pytest.mark.parametrize("preset", ALL, ids=lambda preset: preset.name)
+def test_every_preset_resolves_and_says_where_it_is_from(preset: Preset) -> None:
+    scenario = scenario_with(preset)
+    assert preset.source
+    assert preset.date
+    named = {
+        "accelerators": scenario.cluster.accelerator,
+        "links": scenario.cluster.inter_node,
+        "models": scenario.model,
+        "efficiency": scenario.efficiency,
+    }[preset.kind]
+    assert named.name == preset.name
+    assert named.source == preset.source
+
+
+def test_names_are_unique_and_the_promised_ones_are_there() -> None:
+    names = [preset.name for preset in ALL]
+    assert len(set(names)) == len(names)
+    assert set(ALWAYS) <= set(names)
+
+
+def test_peak_rates_are_dense() -> None:
+    peaks = {
+        name: get_preset("accelerators", name).fields["peak"]["bf16"] for name in ("a100-sxm-80", "h100-sxm")
+    }
+    assert peaks == {"a100-sxm-80": "312 TFLOP/s", "h100-sxm": "989 TFLOP/s"}
+
+
+def test_sets_are_marked_as_borrowed_off_their_accelerators() -> None:
+    fitted = {preset.name: scenario_with(preset).efficiency.fitted for preset in list_presets("accelerators")}
+    assert {name for name, value in fitted.items() if value} == {"a100-sxm-80", "h100-sxm", "b200-sxm"}
+
+
+def test_a_changed_copy_changes_nothing_else() -> None:
+    get_preset("links", "nvlink3").fields["bandwidth"] = "1 B/s"
+    assert get_preset("links", "nvlink3").fields["bandwidth"] == "300 GB/s"
+
+
+def test_lookup_forgives_case_and_underscores_and_offers_the_nearest() -> None:
+    assert find_preset("H100_SXM").kind == "accelerators"
+    with pytest.raises(ScenarioError, match=r"'h100-sxn'; did you mean 'h100-sxm'"):
+        find_preset("h100-sxn")
+    with pytest.raises(ScenarioError, match=r"no preset of links is named 'zzz' \(there are: pcie3-x16"):
+        get_preset("links", "zzz")
