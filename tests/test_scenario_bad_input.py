@@ -27,6 +27,7 @@ costs: {forward: 1 s, backward: 2 s}
 CHANGED = [
     # base, overrides, key, words
     (MODEL, ["parallel.pipelin=8"], "parallel.pipelin", ["unknown key", "'pipeline'", "virtual_stages"]),
+    (MODEL, ["model={presett: gpt3-175b}"], "model.presett", ["unknown key", "'preset'"]),
     (MODEL, ["modle=x"], "modle", ["unknown key", "'model'"]),
     (MODEL, ["cluster.accelerator.mem=1 GB"], "cluster.accelerator.mem", ["unknown key", "'memory'"]),
     (MODEL, ["jitter=0.1"], "jitter", ["unknown key"]),
@@ -222,7 +223,46 @@ def test_anchors_and_merges_are_read(tmp_path: Path) -> None:
     assert load_scenario(file).batch.num_microbatches == 8
 
 
-_KEYS = ["model", "model.preset", "model.hf", "model.hidden_size", "model.num_attention_heads", "model.gated_mlp", "cluster", "cluster.accelerator", "cluster.accelerator.peak", "cluster.accelerator.memory", "cluster.accelerator.efficiency", "cluster.intra_node", "cluster.inter_node.bandwidth", "parallel", "parallel.pipeline", "parallel.data", "parallel.virtual_stages", "batch", "batch.global", "batch.micro", "schedule", "schedule.csv", "costs", "costs.file", "costs.forward", "costs.p2p", "layers", "recompute", "optimizer", "efficiency", "efficiency.preset", "efficiency.fitted_on", "precision", "precision.compute", "network", "seed", "name", "price_per_gpu_hour"]
+_KEYS = [
+    "model",
+    "model.preset",
+    "model.hf",
+    "model.hidden_size",
+    "model.num_attention_heads",
+    "model.gated_mlp",
+    "cluster",
+    "cluster.accelerator",
+    "cluster.accelerator.peak",
+    "cluster.accelerator.memory",
+    "cluster.accelerator.efficiency",
+    "cluster.intra_node",
+    "cluster.inter_node.bandwidth",
+    "parallel",
+    "parallel.pipeline",
+    "parallel.data",
+    "parallel.virtual_stages",
+    "batch",
+    "batch.global",
+    "batch.micro",
+    "schedule",
+    "schedule.csv",
+    "costs",
+    "costs.file",
+    "costs.forward",
+    "costs.p2p",
+    "layers",
+    "recompute",
+    "optimizer",
+    "efficiency",
+    "efficiency.preset",
+    "efficiency.fitted_on",
+    "precision",
+    "precision.compute",
+    "network",
+    "seed",
+    "name",
+    "price_per_gpu_hour",
+]
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 _VALUES = st.recursive(
     _SCALARS | st.sampled_from(["1 GB", "1 ms", "h100-sxm", "nvlink4"]),

@@ -89,7 +89,8 @@ def _shown(value: object) -> str:
 
 
 def _keys(model: type[BaseModel]) -> list[str]:
-    return [field.alias or name for name, field in model.model_fields.items()]
+    own = [field.alias or name for name, field in model.model_fields.items()]
+    return [*getattr(model, "references", ()), *own]
 
 
 def _description(model: type[BaseModel], key: str) -> str | None:

@@ -93,7 +93,8 @@ def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, note
     ScenarioError
         The accelerator has no such format.
     """
-    formats = ("bf16",) if accelerator is None else tuple(accelerator.peak_flops)
+    peaks = {"bf16": 1.0} if accelerator is None else accelerator.peak_flops
+    formats = [name for name in ("bf16", "fp16", "fp8") if name in peaks]
     compute = keys.compute
     if compute is None:
         compute = "bf16" if "bf16" in formats else "fp16"

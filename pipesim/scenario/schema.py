@@ -7,7 +7,7 @@ message says where the key is missing.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
@@ -36,10 +36,14 @@ class Keys(BaseModel):
     """A mapping that allows its own keys only and converts nothing silently."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    references: ClassVar[tuple[str, ...]] = ()
+    """Keys that `expand` replaces by fields: legal in a file, gone before validation."""
 
 
 class ModelKeys(Keys):
     """``model:`` as a transformer's own fields, named as in a Hugging Face configuration."""
+
+    references = ("preset", "hf")
 
     name: str | None = Field(None, description="name for tables")
     num_hidden_layers: Pieces = Field(description="transformer layers")
@@ -72,6 +76,8 @@ class PeakKeys(Keys):
 class AcceleratorKeys(Keys):
     """``cluster.accelerator:`` written out."""
 
+    references = ("preset",)
+
     name: str = Field("accelerator", description="name for tables")
     peak: PeakKeys = Field(description="dense peak rates, such as {bf16: 312 TFLOP/s}")
     memory: PositiveBytes = Field(description="memory of one device, such as 80 GB")
@@ -87,6 +93,8 @@ class AcceleratorKeys(Keys):
 
 class LinkKeys(Keys):
     """``cluster.intra_node:`` or ``cluster.inter_node:`` written out, one direction of one device's port."""
+
+    references = ("preset",)
 
     name: str = Field("link", description="name for tables")
     bandwidth: BytesPerS = Field(description="nominal rate of one direction, such as 400 Gbit/s")
@@ -179,6 +187,8 @@ class CostKeys(Keys):
 
 class EfficiencyKeys(Keys):
     """``efficiency:`` written out; see `pipesim.scenario.resolved.Efficiency`."""
+
+    references = ("preset",)
 
     name: str = "efficiency"
     gemm: Share = Field(description="share of the peak that matrix multiplications reach")
