@@ -211,13 +211,14 @@ def test_the_backward_in_parts() -> None:
     assert (costs.input_gradient_s, costs.weight_gradient_s) == (1.5, 0.5)
 
 
-def test_files_are_relative_to_the_scenario(tmp_path: Path) -> None:
+def test_files_are_relative_to_the_scenario(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     file = tmp_path / "deep" / "x.yaml"
     file.parent.mkdir()
     file.write_text(
         "parallel: {pipeline: 2}\nbatch: {microbatches: 4}\ncosts: {file: c.yaml}\nschedule: {csv: s.csv}\n"
     )
-    scenario = load_scenario(file)
+    scenario = load_scenario(Path("deep") / "x.yaml")
     assert scenario.costs_file == str(file.parent / "c.yaml")
     assert scenario.schedule.csv == str(file.parent / "s.csv")
     assert scenario.costs is None

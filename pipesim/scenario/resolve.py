@@ -109,7 +109,7 @@ def _costs(keys: CostKeys, directory: Path) -> tuple[CostKeys | None, str | None
     others = sorted(keys.model_fields_set - {"file"})
     if others:
         raise ScenarioError(f"costs come from the file, so {', '.join(others)} has no effect", key="costs")
-    return None, str(directory / keys.file)
+    return None, str((directory / keys.file).absolute())
 
 
 def _schedule(keys: ScenarioKeys, directory: Path, notes: Notes) -> ScheduleChoice:
@@ -117,7 +117,7 @@ def _schedule(keys: ScenarioKeys, directory: Path, notes: Notes) -> ScheduleChoi
         notes.default("schedule", DEFAULT_SCHEDULE)
         return ScheduleChoice(DEFAULT_SCHEDULE)
     if keys.schedule.csv is not None:
-        return ScheduleChoice(None, csv=str(directory / keys.schedule.csv))
+        return ScheduleChoice(None, csv=str((directory / keys.schedule.csv).absolute()))
     return ScheduleChoice(keys.schedule.name, dict(keys.schedule.model_extra or {}))
 
 

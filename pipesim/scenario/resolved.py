@@ -201,7 +201,7 @@ class Scenario:
     seed: int
     price_usd_per_gpu_hour: float | None
     file: str | None
-    """Where it was read from, for messages and relative paths."""
+    """Where it was read from, for messages; `costs_file` and `schedule.csv` are absolute."""
     echo: dict[str, str] = field(default_factory=dict)
     """What was inferred or defaulted, key -> words with the value in both forms where units differ."""
     warnings: tuple[str, ...] = ()
