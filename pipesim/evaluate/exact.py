@@ -1,4 +1,4 @@
-"""Start and end of every action where nothing contends: the longest path through the schedule.
+"""The evaluator in plain Python: exact for any number type, and the reference of the compiled one.
 
 Independent of the engine, hence its oracle.
 """
@@ -6,24 +6,11 @@ Independent of the engine, hence its oracle.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from pipesim.actions import Schedule
+from pipesim.evaluate.spans import Spans
 from pipesim.graph import NONE, dependencies, linear_extension
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    """Start and end of every row of a compute-only schedule, in the unit and number type of the durations."""
-
-    start: list[Any]
-    end: list[Any]
-
-    @property
-    def makespan(self) -> Any:
-        """From the first start to the last end over all ranks."""
-        return max(self.end) - min(self.start)
 
 
 def evaluate(schedule: Schedule, durations: Sequence[Any], delays: Sequence[Any] | None = None) -> Spans:
