@@ -7,16 +7,18 @@ from typing import Any
 
 import simpy
 
+from pipesim.engine.clock import Clock
+
 
 class Collective:
     """A process that starts when its last member arrives and ends for all of them `duration_s` later."""
 
-    def __init__(self, env: simpy.Environment, num_members: int, duration_s: Any) -> None:
+    def __init__(self, clock: Clock, num_members: int, duration_s: Any) -> None:
         self.duration_s = duration_s
         self.started_s: Any = None
         self._num_missing = num_members
-        self._all_here = simpy.Event(env)
-        self._process = env.process(self._run(env))
+        self._all_here = simpy.Event(clock)
+        self._process = clock.process(self._run(clock))
 
     def join(self) -> simpy.Event:
         """Arrive as a member; the event returned happens at the end."""
@@ -25,7 +27,7 @@ class Collective:
             self._all_here.succeed()
         return self._process
 
-    def _run(self, env: simpy.Environment) -> Generator[simpy.Event, Any, None]:
+    def _run(self, clock: Clock) -> Generator[simpy.Event, Any, None]:
         yield self._all_here
-        self.started_s = env.now
-        yield env.timeout(self.duration_s)
+        self.started_s = clock.now
+        yield clock.timeout(self.duration_s)

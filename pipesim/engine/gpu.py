@@ -8,6 +8,7 @@ from typing import Any
 import simpy
 
 from pipesim.actions import Op
+from pipesim.engine.clock import Clock
 from pipesim.engine.collective import Collective
 from pipesim.engine.link import Mail
 from pipesim.engine.program import (
@@ -46,7 +47,7 @@ class Gpu:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        clock: Clock,
         program: Program,
         rank: int,
         mail: Mail,
@@ -55,7 +56,7 @@ class Gpu:
         start_s: list[Any],
         end_s: list[Any],
     ) -> None:
-        self.env = env
+        self.clock = clock
         self.program = program
         self.rows = range(int(program.schedule.offsets[rank]), int(program.schedule.offsets[rank + 1]))
         self.mail = mail
@@ -68,31 +69,36 @@ class Gpu:
 
     def run_overlapped(self) -> Process:
         """Transfers run beside the compute stream; an action waits only for its own input."""
-        env, timeout, mail, arrived_s = self.env, self.env.timeout, self.mail, self.mail.arrived_s
+        clock, timeout, mail, arrived_s = self.clock, self.clock.timeout, self.mail, self.mail.arrived_s
+        start_s, end_s, now_s = self.start_s, self.end_s, self.clock.now
         rows = slice(self.rows.start, self.rows.stop)
         columns = (self.program.kind[rows], self.program.message[rows], self.program.duration_s[rows])
-        start_s, end_s = self.start_s, self.end_s
         for row, kind, message, duration_s in zip(self.rows, *columns, strict=True):
             if kind in COMPUTES:
-                if message != NO_MESSAGE and ((there := arrived_s[message]) is None or there > env.now):
-                    yield mail.arrival(message)
-                start_s[row] = env.now
-                yield timeout(duration_s)
-                end_s[row] = env.now
+                if message == NO_MESSAGE or ((at_s := arrived_s[message]) is not None and at_s <= now_s):
+                    start_s[row] = now_s
+                    yield timeout(duration_s)
+                else:
+                    # The computation follows the arrival at once, so that one event does for both.
+                    yield mail.after(message, duration_s)
+                    start_s[row] = arrived_s[message]
+                end_s[row] = now_s = clock.now
                 if kind == PAIR_END:
-                    start_s[row - 1], end_s[row - 1] = start_s[row], end_s[row]
+                    start_s[row - 1], end_s[row - 1] = start_s[row], now_s
             elif kind == SEND:
-                mail.send(message)
+                mail.send(message, now_s)
             elif kind == PAIR_START:
-                if message != NO_MESSAGE and ((there := arrived_s[message]) is None or there > env.now):
-                    yield mail.arrival(message)
+                if message != NO_MESSAGE and ((at_s := arrived_s[message]) is None or at_s > now_s):
+                    yield mail.after(message)
+                    now_s = clock.now
             elif kind == STEP_END:
                 yield from self._end_step(row)
+                now_s = clock.now
         self.at = None
 
     def run_blocking(self) -> Process:
         """Transfers between two computations go together, and the compute stream waits for all of them."""
-        kind = self.program.kind
+        kind, clock, mail = self.program.kind, self.clock, self.mail
         together: list[int] = []
         for row in self.rows:
             self.at = row
@@ -100,19 +106,19 @@ class Gpu:
                 together.append(self.program.message[row])
                 continue
             for message in together:
-                self.mail.meet(message)
+                mail.meet(message, clock.now)
             for message in together:
-                if self.mail.arrived_s[message] is None or self.mail.arrived_s[message] > self.env.now:
-                    yield self.mail.arrival(message)
+                if mail.arrived_s[message] is None or mail.arrived_s[message] > clock.now:
+                    yield mail.after(message)
             together.clear()
-            self.start_s[row] = self.env.now
+            self.start_s[row] = clock.now
             if kind[row] == STEP_END:
                 yield from self._end_step(row)
             elif kind[row] != PAIR_START:
-                yield self.env.timeout(self.program.duration_s[row])
-                self.end_s[row] = self.env.now
+                yield clock.timeout(self.program.duration_s[row])
+                self.end_s[row] = clock.now
                 if kind[row] == PAIR_END:
-                    self.end_s[row - 1] = self.env.now
+                    self.end_s[row - 1] = clock.now
         self.at = None
 
     def _end_step(self, row: int) -> Process:
@@ -123,6 +129,6 @@ class Gpu:
             self.start_s[row] = reduction.started_s
         else:
             yield self.optimizer_barrier.join()
-            self.start_s[row] = self.env.now
-            yield self.env.timeout(self.program.duration_s[row])
-        self.end_s[row] = self.env.now
+            self.start_s[row] = self.clock.now
+            yield self.clock.timeout(self.program.duration_s[row])
+        self.end_s[row] = self.clock.now

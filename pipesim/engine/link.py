@@ -8,6 +8,7 @@ from typing import Any
 import simpy
 
 from pipesim.costs.network import LinkCost
+from pipesim.engine.clock import Clock
 
 
 class Link:
@@ -17,122 +18,112 @@ class Link:
     passed; a message that comes in between and would be through earlier wakes it.
     """
 
-    def __init__(self, env: simpy.Environment, cost: LinkCost, mail: Mail) -> None:
-        self.env = env
+    def __init__(self, clock: Clock, cost: LinkCost, mail: Mail) -> None:
+        self.clock = clock
         self.latency_s = cost.latency_s
         self.bytes_per_s = cost.bytes_per_s
         self._mail = mail
+        self._through_at: dict[int, Any] = {}
+        """For each message on the wire, the value of `_served` at which it has passed."""
         self._served: Any = 0
         """Bytes that each message on the wire got since the wire last fell idle."""
         self._served_at_s: Any = 0
-        self._through_at: dict[int, Any] = {}
-        """Value of `_served` at which each message has passed."""
-        self._alarm = simpy.Event(env)
+        self._alarm = simpy.Event(clock)
         self._alarm_s: Any = 0
         self._joined_since_alarm = False
         if self.bytes_per_s is not None:
-            self._server = env.process(self._serve())
+            self._server = clock.process(self._serve())
 
-    def carry(self, message: int, nbytes: Any) -> None:
+    def carry(self, message: int, nbytes: Any, now_s: Any) -> None:
         """Take a message now."""
         if self.bytes_per_s is None or not nbytes:
-            self._mail.arrives(message, self.latency_s)
+            self._mail.arrives(message, now_s + self.latency_s)
         elif not self._through_at:
-            self._served, self._served_at_s = 0, self.env.now
             self._through_at[message] = nbytes
-            self._set_alarm(nbytes)
+            self._served, self._served_at_s = 0, now_s
+            self._joined_since_alarm = False
+            self._alarm_s = now_s + nbytes / self.bytes_per_s
+            self.clock.set_for(self._alarm, self._alarm_s)
         else:
-            self._advance()
+            self._advance(now_s)
+            self._through_at[message] = through_at = self._served + nbytes
             self._joined_since_alarm = True
-            self._through_at[message] = self._served + nbytes
-            if self.env.now + self._time_until(self._served + nbytes) < self._alarm_s:
-                self._alarm_s = self.env.now
+            if now_s + self._time_until(through_at) < self._alarm_s:
+                self._alarm_s = now_s
                 self._server.interrupt()
 
     def _serve(self) -> Generator[simpy.Event, Any, None]:
+        clock, on_wire = self.clock, self._through_at
         while True:
             try:
                 yield self._alarm
             except simpy.Interrupt:
-                self._advance()
+                self._advance(clock.now)
             else:
+                arrival_s = clock.now + self.latency_s
                 for message in self._passed():
-                    del self._through_at[message]
-                    self._mail.arrives(message, self.latency_s)
-            self._alarm = simpy.Event(self.env)
-            if self._through_at:
-                self._set_alarm(min(self._through_at.values()))
+                    del on_wire[message]
+                    self._mail.arrives(message, arrival_s)
+            self._alarm = simpy.Event(clock)
+            if on_wire:
+                self._joined_since_alarm = False
+                self._alarm_s = clock.now + self._time_until(min(on_wire.values()))
+                clock.set_for(self._alarm, self._alarm_s)
 
     def _passed(self) -> list[int]:
         if self._joined_since_alarm:
-            self._advance()
-            return [message for message, amount in self._through_at.items() if amount <= self._served]
-        if len(self._through_at) == 1:
+            self._advance(self.clock.now)
+        elif len(self._through_at) == 1:
             return list(self._through_at)
-        # Exactly those the alarm was set for, free of the rounding that sharing brings.
-        self._served, self._served_at_s = min(self._through_at.values()), self.env.now
-        return [message for message, amount in self._through_at.items() if amount == self._served]
+        else:
+            # Exactly those the alarm was set for, free of the rounding that sharing brings.
+            self._served, self._served_at_s = min(self._through_at.values()), self.clock.now
+        return [message for message, amount in self._through_at.items() if amount <= self._served]
 
-    def _advance(self) -> None:
-        elapsed = self.env.now - self._served_at_s
-        self._served += elapsed * self.bytes_per_s / len(self._through_at)
-        self._served_at_s = self.env.now
+    def _advance(self, now_s: Any) -> None:
+        self._served += (now_s - self._served_at_s) * self.bytes_per_s / len(self._through_at)
+        self._served_at_s = now_s
 
     def _time_until(self, amount: Any) -> Any:
         return (amount - self._served) * len(self._through_at) / self.bytes_per_s
-
-    def _set_alarm(self, amount: Any) -> None:
-        delay = self._time_until(amount)
-        self._joined_since_alarm = False
-        self._alarm_s = self.env.now + delay
-        happen_after(self._alarm, delay)
 
 
 class Mail:
     """All messages of one replica, as columns: when each was sent and has arrived."""
 
-    def __init__(
-        self, env: simpy.Environment, links: list[LinkCost], route: list[int], nbytes: list[Any]
-    ) -> None:
-        self.env = env
-        self.links = [Link(env, cost, self) for cost in links]
+    def __init__(self, clock: Clock, links: list[LinkCost], route: list[int], nbytes: list[Any]) -> None:
+        self.clock = clock
+        self.links = [Link(clock, cost, self) for cost in links]
         self.route = route
         self.nbytes = nbytes
         self.sent_s: list[Any] = [None] * len(route)
         self.arrived_s: list[Any] = [None] * len(route)
         """Known, and possibly still to come, once the whole message has left the wire."""
-        self._arrival: dict[int, simpy.Event] = {}
+        self._waiting: dict[int, list[tuple[simpy.Event, Any]]] = {}
         self._met: set[int] = set()
 
-    def send(self, message: int) -> None:
+    def send(self, message: int, now_s: Any) -> None:
         """Put a message on its link now."""
-        self.sent_s[message] = self.env.now
-        self.links[self.route[message]].carry(message, self.nbytes[message])
+        self.sent_s[message] = now_s
+        self.links[self.route[message]].carry(message, self.nbytes[message], now_s)
 
-    def meet(self, message: int) -> None:
+    def meet(self, message: int, now_s: Any) -> None:
         """Reach a blocking transfer from one side; the second side to reach it sends."""
         if message in self._met:
-            self.send(message)
+            self.send(message, now_s)
         self._met.add(message)
 
-    def arrival(self, message: int) -> simpy.Event:
-        """Event of an arrival that is still to come."""
-        event = self._arrival.get(message)
-        if event is None:
-            event = self._arrival[message] = simpy.Event(self.env)
-            if self.arrived_s[message] is not None:
-                happen_after(event, self.arrived_s[message] - self.env.now)
+    def after(self, message: int, then_s: Any = 0) -> simpy.Event:
+        """Event `then_s` after the arrival of a message that is still to come."""
+        event = simpy.Event(self.clock)
+        arrived_s = self.arrived_s[message]
+        if arrived_s is not None:
+            return self.clock.set_for(event, arrived_s + then_s)
+        self._waiting.setdefault(message, []).append((event, then_s))
         return event
 
-    def arrives(self, message: int, delay: Any) -> None:
-        """Fix the arrival `delay` seconds from now; it costs no event where nobody waits yet."""
-        self.arrived_s[message] = self.env.now + delay
-        if message in self._arrival:
-            happen_after(self._arrival[message], delay)
-
-
-def happen_after(event: simpy.Event, delay: Any) -> None:
-    """Do for an event that exists what `simpy.Timeout` does for a new one."""
-    event._ok = True
-    event._value = None
-    event.env.schedule(event, delay=delay)
+    def arrives(self, message: int, time_s: Any) -> None:
+        """Fix the time of an arrival, now or later; it costs no event where nobody waits yet."""
+        self.arrived_s[message] = time_s
+        for event, then_s in self._waiting.pop(message, ()):
+            self.clock.set_for(event, time_s + then_s)

@@ -40,16 +40,16 @@ def prepare(schedule: Schedule, costs: CostTable) -> Program:
     message, send_row, receive_row = _match_messages(schedule)
     boundary = schedule.stage[send_row] - (schedule.op[send_row] == Op.SEND_B)
     rank = schedule.rank
-    ends = np.stack([rank[send_row], rank[receive_row]], axis=1)
-    link_ranks, route = np.unique(ends, axis=0, return_inverse=True)
+    ends = rank[send_row] * schedule.num_ranks + rank[receive_row]
+    links, route = np.unique(ends, return_inverse=True)
     return Program(
         schedule=schedule,
         kind=_kinds(schedule).tolist(),
         duration_s=_durations(schedule, costs).tolist(),
         message=message.tolist(),
         message_bytes=costs.boundary_bytes[boundary].tolist(),
-        route=route.reshape(-1).tolist(),
-        link_ranks=[(src, dst) for src, dst in link_ranks.tolist()],
+        route=route.tolist(),
+        link_ranks=[divmod(link, schedule.num_ranks) for link in links.tolist()],
         send_row=send_row,
         receive_row=receive_row,
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import simpy
 
 from pipesim.actions import Op, Schedule
 from pipesim.costs import CostTable
+from pipesim.engine.clock import Clock
 from pipesim.engine.collective import Collective
 from pipesim.engine.gpu import Gpu
 from pipesim.engine.link import Mail
@@ -47,23 +47,23 @@ def simulate(
     DeadlockError
         If the ranks wait for each other for ever, as they can where transfers block.
     """
-    env = simpy.Environment()
+    clock = Clock()
     program = prepare(schedule, costs)
-    reductions = _reductions(env, schedule, costs, num_replicas)
-    barrier = Collective(env, num_replicas * schedule.num_ranks, 0)
-    replicas = [_Replica(env, program, costs, reductions, barrier, p2p) for _ in range(num_replicas)]
-    env.run()
+    reductions = _reductions(clock, schedule, costs, num_replicas)
+    barrier = Collective(clock, num_replicas * schedule.num_ranks, 0)
+    replicas = [_Replica(clock, program, costs, reductions, barrier, p2p) for _ in range(num_replicas)]
+    clock.run()
     for replica in replicas:
         replica.check_done()
     return _timeline(program, replicas, costs)
 
 
 def _reductions(
-    env: simpy.Environment, schedule: Schedule, costs: CostTable, num_replicas: int
+    clock: Clock, schedule: Schedule, costs: CostTable, num_replicas: int
 ) -> dict[int, Collective]:
     stages, holders = np.unique(schedule.stage[schedule.op == Op.REDUCE_GRAD], return_counts=True)
     return {
-        stage: Collective(env, num_holders * num_replicas, costs.gradient_sync_s(stage))
+        stage: Collective(clock, num_holders * num_replicas, costs.gradient_sync_s(stage))
         for stage, num_holders in zip(stages.tolist(), holders.tolist(), strict=True)
     }
 
@@ -73,7 +73,7 @@ class _Replica:
 
     def __init__(
         self,
-        env: simpy.Environment,
+        clock: Clock,
         program: Program,
         costs: CostTable,
         reductions: dict[int, Collective],
@@ -84,13 +84,13 @@ class _Replica:
         self.start_s: list[Any] = [0] * len(program.kind)
         self.end_s: list[Any] = [0] * len(program.kind)
         links = [costs.p2p(*ends) for ends in program.link_ranks]
-        self.mail = Mail(env, links, program.route, program.message_bytes)
+        self.mail = Mail(clock, links, program.route, program.message_bytes)
         self.gpus = [
-            Gpu(env, program, rank, self.mail, reductions, barrier, self.start_s, self.end_s)
+            Gpu(clock, program, rank, self.mail, reductions, barrier, self.start_s, self.end_s)
             for rank in range(program.schedule.num_ranks)
         ]
         for gpu in self.gpus:
-            env.process(gpu.run_overlapped() if p2p == "overlapped" else gpu.run_blocking())
+            clock.process(gpu.run_overlapped() if p2p == "overlapped" else gpu.run_blocking())
 
     def check_done(self) -> None:
         """Raise where a GPU never reached its end."""
