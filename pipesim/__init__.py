@@ -1,0 +1,40 @@
+"""Predict pipeline-parallel training before buying hardware, and check the prediction on real devices.
+
+The names below load on first use, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_HOMES = {
+    "Action": "pipesim.actions",
+    "CostTable": "pipesim.costs",
+    "Op": "pipesim.actions",
+    "PipesimError": "pipesim.errors",
+    "Schedule": "pipesim.actions",
+    "Shape": "pipesim.schedules",
+    "Timeline": "pipesim.timeline",
+    "build_costs": "pipesim.costs",
+    "compare": "pipesim.study",
+    "generate": "pipesim.schedules",
+    "load_scenario": "pipesim.scenario",
+    "lower": "pipesim.graph",
+    "measure": "pipesim.metrics",
+    "scenario_from_mapping": "pipesim.scenario",
+    "simulate": "pipesim.engine",
+    "simulate_scenario": "pipesim.study",
+}
+__all__ = sorted(_HOMES)
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pipesim' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_HOMES]

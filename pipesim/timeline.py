@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from pipesim.actions import BoolArray, IntArray, Op
@@ -13,7 +12,7 @@ from pipesim.actions import BoolArray, IntArray, Op
 if TYPE_CHECKING:
     import pandas as pd
 
-Times = npt.NDArray[np.generic]
+Times = npt.NDArray[Any]
 """Seconds: float64, or object where the costs were exact fractions."""
 
 COMPUTE_STREAM, P2P_STREAM, COLLECTIVE_STREAM = "compute", "p2p", "collective"
@@ -37,7 +36,7 @@ class Timeline:
     step: IntArray
     start_s: Times
     end_s: Times
-    nbytes: npt.NDArray[np.generic]
+    nbytes: npt.NDArray[Any]
 
     def __len__(self) -> int:
         return len(self.op)

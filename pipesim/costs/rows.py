@@ -1,4 +1,9 @@
-"""Costs laid out along the rows of a schedule: the one place where the engine and the evaluator ask."""
+"""Costs laid out along the rows of a schedule: the one place where the engine and the evaluator ask.
+
+A cost table speaks of whole microbatches. Where a schedule cuts the sequence into k slices, slice q of 0..k-1
+takes a k-th of the work, but of causal attention (2q + 1) / k^2, for its queries see all earlier keys; the
+overhead of a layer is paid for every slice in full.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +12,75 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import Schedule
+from pipesim.actions import Op, Schedule
 from pipesim.costs.table import CostTable
 from pipesim.graph import Dependencies
 
+Array = npt.NDArray[Any]
 
-def row_durations(schedule: Schedule, costs: CostTable) -> npt.NDArray[Any]:
+
+def row_durations(schedule: Schedule, costs: CostTable) -> Array:
     """Seconds of each row, shape (rows,); both rows of an overlapped pair hold the pair's duration."""
     durations = costs.durations(schedule.op, schedule.stage)
+    if schedule.num_slices > 1:
+        durations = _of_slices(schedule, costs, durations)
     for row in np.flatnonzero(schedule.joined):
         pair = costs.pair_s(int(schedule.stage[row]), int(schedule.stage[row + 1]))
         durations[row : row + 2] = pair
     return durations
 
 
-def row_delays(schedule: Schedule, needs: Dependencies, costs: CostTable) -> npt.NDArray[Any]:
+def _of_slices(schedule: Schedule, costs: CostTable, whole: Array) -> Array:
+    num_slices = schedule.num_slices
+    attention = _part(schedule, costs, "attention", in_input_gradient=1, in_weight_gradient=0)
+    overhead = _part(schedule, costs, "overhead", in_input_gradient=2, in_weight_gradient=2)
+    seen = 2 * schedule.slice + 1
+    even = (whole - attention - overhead) / num_slices
+    sliced: Array = even + attention * seen / num_slices**2 + overhead
+    return sliced
+
+
+def _part(
+    schedule: Schedule, costs: CostTable, part: str, *, in_input_gradient: int, in_weight_gradient: int
+) -> Array:
+    """Seconds of one part along the rows; I and W hold 1/n of the backward's, or nothing where n is 0."""
+    seconds = np.zeros(len(schedule.op), dtype=costs.forward_s.dtype)
+    for op, parts, divisor in (
+        (Op.F, costs.forward_parts_s, 1),
+        (Op.B, costs.backward_parts_s, 1),
+        (Op.I, costs.backward_parts_s, in_input_gradient),
+        (Op.W, costs.backward_parts_s, in_weight_gradient),
+    ):
+        if part in parts and divisor:
+            rows = schedule.op == op
+            seconds[rows] = parts[part][schedule.stage[rows]] / divisor
+    return seconds
+
+
+def message_bytes(schedule: Schedule, costs: CostTable) -> Array:
+    """Bytes of one message at each stage boundary, shape (num_stages,)."""
+    return _per_slice(schedule, costs.boundary_bytes)
+
+
+def held_bytes(schedule: Schedule, costs: CostTable) -> Array:
+    """Activations that one microbatch, or one slice of it, holds on each stage, shape (num_stages,)."""
+    return _per_slice(schedule, costs.activation_bytes)
+
+
+def _per_slice(schedule: Schedule, whole: Array) -> Array:
+    return whole if schedule.num_slices == 1 else whole / schedule.num_slices
+
+
+def row_delays(schedule: Schedule, needs: Dependencies, costs: CostTable) -> Array:
     """Seconds from a row's producer's end to the arrival of its message on an idle link, shape (rows,)."""
     rank = schedule.rank
     delays = np.zeros(len(rank), dtype=costs.forward_s.dtype)
     rows = np.flatnonzero(needs.crosses)
-    known: dict[tuple[int, int, int], Any] = {}
-    for row in rows.tolist():
-        source = int(needs.producer[row])
-        boundary = min(int(schedule.stage[row]), int(schedule.stage[source]))
-        key = (int(rank[source]), int(rank[row]), boundary)
-        if key not in known:
-            known[key] = costs.p2p(key[0], key[1]).transfer_s(costs.boundary_bytes[boundary])
-        delays[row] = known[key]
+    source = needs.producer[rows]
+    boundary = np.minimum(schedule.stage[rows], schedule.stage[source])
+    keys, inverse = np.unique(np.stack([rank[source], rank[rows], boundary]), axis=1, return_inverse=True)
+    nbytes = message_bytes(schedule, costs)
+    seconds = [costs.p2p(src, dst).transfer_s(nbytes[stage]) for src, dst, stage in keys.T.tolist()]
+    if seconds:
+        delays[rows] = np.array(seconds, dtype=delays.dtype)[inverse.reshape(-1)]
     return delays

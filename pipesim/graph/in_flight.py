@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -9,8 +12,8 @@ from pipesim.actions import IntArray, Op, Schedule
 
 
 def held(
-    schedule: Schedule, amounts: npt.NDArray[np.generic], released_at_input_gradient: float = 0
-) -> npt.NDArray[np.generic]:
+    schedule: Schedule, amounts: npt.NDArray[Any], released_at_input_gradient: float | Fraction = 0
+) -> npt.NDArray[Any]:
     """Amount of activations a rank holds right after each row.
 
     Parameters
@@ -35,7 +38,7 @@ def held(
     total = np.cumsum(change)
     starts = schedule.offsets[:-1]
     before = np.where(starts > 0, total[starts - 1], 0 * total[:1])
-    result: npt.NDArray[np.generic] = total - np.repeat(before, np.diff(schedule.offsets))
+    result: npt.NDArray[Any] = total - np.repeat(before, np.diff(schedule.offsets))
     return result
 
 

@@ -1,0 +1,19 @@
+"""The verbs in one place."""
+
+import typer
+
+from pipesim.cli import compare, importing, plot, presets, schedule, simulate
+
+app = typer.Typer(
+    help="Predict pipeline-parallel training: schedules, bubbles, step time, memory.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("simulate")(simulate.simulate)
+app.command("compare")(compare.compare)
+app.add_typer(plot.app, name="plot")
+app.add_typer(schedule.app, name="schedule")
+app.add_typer(importing.app, name="import")
+app.command("presets")(presets.presets)

@@ -1,0 +1,65 @@
+"""`pipesim compare`: all schedules side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipesim import study
+from pipesim.cli import options, tables
+from pipesim.cli.notes import print_notes
+
+
+def compare(
+    scenario: options.ScenarioFile = None,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+    schedules: options.Schedules = None,
+    chunks: options.Chunks = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw all timelines, PNG or SVG.")] = None,
+    ranks: options.Ranks = None,
+    microbatches: options.Microbatches = None,
+    forward: options.Forward = None,
+    backward: options.Backward = None,
+    p2p: options.P2p = None,
+) -> None:
+    """Predict every schedule that can run in the scenario; say why the others cannot."""
+    asked = options.read_scenario(
+        scenario,
+        overrides,
+        ranks=ranks,
+        microbatches=microbatches,
+        forward=forward,
+        backward=backward,
+        p2p=p2p,
+        chunks=chunks,
+    )
+    with tables.progress_bar("comparing", quiet=as_json) as progress:
+        comparison = study.compare(
+            asked,
+            names=options.parse_names(schedules),
+            chunks=options.parse_counts(chunks, "--chunks"),
+            progress=progress,
+        )
+    if plot is not None:
+        from pipesim.plots import plot_gantt
+
+        titles = [
+            (
+                f"{result.label}: step {tables.seconds(result.metrics.step_time_s)}, "
+                f"bubble ratio {tables.percent(result.metrics.bubble_ratio)}",
+                result.timeline,
+            )
+            for result in comparison.results
+        ]
+        plot_gantt(titles, plot)
+    if as_json:
+        tables.print_json(comparison.to_dict())
+        return
+    console = tables.console()
+    console.print(tables.comparison_table(comparison))
+    for skipped in comparison.skipped:
+        console.print(f"skipped: {skipped.schedule}: {skipped.reason}")
+    print_notes(console, comparison.results)

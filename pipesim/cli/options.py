@@ -1,0 +1,107 @@
+"""Arguments that verbs share, and the scenario they add up to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pipesim.errors import ScenarioError
+from pipesim.scenario import Scenario, load_scenario, scenario_from_mapping
+
+ScenarioFile = Annotated[
+    Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file; or state --ranks, --forward ...")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, by its dotted path."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Ranks = Annotated[int | None, typer.Option("--ranks", help="Without a file: pipeline ranks p.")]
+Microbatches = Annotated[int | None, typer.Option("--microbatches", help="Without a file: microbatches m.")]
+Forward = Annotated[str | None, typer.Option("--forward", help="Without a file: forward time of a rank.")]
+Backward = Annotated[str | None, typer.Option("--backward", help="Without a file: backward time of a rank.")]
+P2p = Annotated[str | None, typer.Option("--p2p", help="Without a file: time of one transfer.")]
+Chunks = Annotated[
+    str | None,
+    typer.Option("--chunks", metavar="V[,V...]", help="Chunks a rank, for schedules that leave the choice."),
+]
+Schedules = Annotated[
+    str | None, typer.Option("--schedules", metavar="A,B,C", help="Schedules to run; all by default.")
+]
+
+
+def read_scenario(
+    file: Path | None,
+    overrides: list[str] | None,
+    *,
+    ranks: int | None = None,
+    microbatches: int | None = None,
+    forward: str | None = None,
+    backward: str | None = None,
+    p2p: str | None = None,
+    chunks: str | None = None,
+) -> Scenario:
+    """Load the file, or make a scenario of direct costs from the flags.
+
+    Raises
+    ------
+    ScenarioError
+        If there is neither, or both.
+    """
+    flags = {
+        "--ranks": ranks,
+        "--microbatches": microbatches,
+        "--forward": forward,
+        "--backward": backward,
+    }
+    stated = [flag for flag, value in {**flags, "--p2p": p2p}.items() if value is not None]
+    if file is not None:
+        if stated:
+            raise ScenarioError(
+                f"{stated[0]} is for runs without a file; use --set KEY=VALUE", file=str(file)
+            )
+        return load_scenario(file, overrides or ())
+    missing = [flag for flag, value in flags.items() if value is None]
+    if missing:
+        raise ScenarioError(f"needed: a scenario file, or {', '.join(missing)}")
+    costs: dict[str, Any] = {"forward": forward, "backward": backward, "p2p": p2p if p2p is not None else 0}
+    first_chunks = parse_counts(chunks, "--chunks")[:1] or [1]
+    mapping = {
+        "name": f"{ranks} ranks, {microbatches} microbatches",
+        "parallel": {"pipeline": ranks, "virtual_stages": first_chunks[0]},
+        "batch": {"microbatches": microbatches},
+        "costs": {key: _number_or_text(value) for key, value in costs.items()},
+    }
+    return scenario_from_mapping(mapping, overrides=overrides or ())
+
+
+def _number_or_text(value: Any) -> Any:
+    try:
+        return float(value)
+    except ValueError:
+        return value
+
+
+def parse_counts(text: str | None, flag: str) -> list[int]:
+    """Read ``1,2,4``; nothing gives an empty list.
+
+    Raises
+    ------
+    ScenarioError
+        If an entry is not a whole number of at least 1.
+    """
+    counts = []
+    for entry in (text or "").split(",") if text is not None else []:
+        if not entry.strip().isdecimal() or int(entry) < 1:
+            raise ScenarioError(
+                f"found {entry.strip()!r}; expected whole numbers of at least 1, as 1,2,4", key=flag
+            )
+        counts.append(int(entry))
+    return counts
+
+
+def parse_names(text: str | None) -> list[str]:
+    """Read ``gpipe,1f1b``; nothing gives an empty list."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]

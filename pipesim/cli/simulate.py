@@ -1,0 +1,59 @@
+"""`pipesim simulate`: one run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipesim.cli import options, tables
+from pipesim.cli.notes import print_notes
+from pipesim.study import simulate_scenario
+
+
+def simulate(
+    scenario: options.ScenarioFile = None,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace for Chrome or Perfetto.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the timeline, PNG or SVG.")] = None,
+    timeline: Annotated[Path | None, typer.Option(help="Write the timeline as CSV.")] = None,
+    ranks: options.Ranks = None,
+    chunks: options.Chunks = None,
+    microbatches: options.Microbatches = None,
+    forward: options.Forward = None,
+    backward: options.Backward = None,
+    p2p: options.P2p = None,
+) -> None:
+    """Predict one step of the scenario's schedule."""
+    asked = options.read_scenario(
+        scenario,
+        overrides,
+        ranks=ranks,
+        microbatches=microbatches,
+        forward=forward,
+        backward=backward,
+        p2p=p2p,
+        chunks=chunks,
+    )
+    result = simulate_scenario(asked)
+    if trace is not None:
+        from pipesim.traces import write_trace
+
+        write_trace(result.timeline, trace)
+    if timeline is not None:
+        from pipesim.traces import write_timeline
+
+        write_timeline(result.timeline, timeline)
+    if plot is not None:
+        from pipesim.plots import plot_gantt
+
+        plot_gantt([(f"{asked.name}: {result.label}", result.timeline)], plot)
+    if as_json:
+        tables.print_json(result.to_dict())
+        return
+    console = tables.console()
+    console.print(tables.summary_table(result))
+    console.print(tables.rank_table(result))
+    print_notes(console, [result])

@@ -1,0 +1,157 @@
+"""Numbers as people read them, and tables of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pipesim.study import Comparison, Result
+
+_WIDTH_IN_PIPES = 200
+
+
+def console() -> Console:
+    """Write to standard output, not folded to 80 columns where it is piped."""
+    return Console(width=None if sys.stdout.isatty() else _WIDTH_IN_PIPES, highlight=False, markup=False)
+
+
+def print_json(document: Any) -> None:
+    """Print a document and nothing else."""
+    sys.stdout.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+
+
+def seconds(value: Any) -> str:
+    """Write a time with four digits and a fitting unit."""
+    value = float(value)
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+        if abs(value) >= size or unit == "us":
+            return f"{value / size:.4g} {unit}" if value else "0 s"
+    return ""
+
+
+def amount(value: Any) -> str:
+    """Write bytes in GB, MB or kB (powers of 1000)."""
+    value = float(value)
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f} B"
+
+
+def percent(value: Any) -> str:
+    """Write a ratio in percent."""
+    return f"{100 * float(value):.2f} %"
+
+
+def _optional(value: Any, form: Any) -> str:
+    return "-" if value is None else str(form(value))
+
+
+def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1) -> Table:
+    """Make a Markdown table with the first `left` columns flush left and the others flush right."""
+    table = Table(title=title or None, title_justify="left", box=box.MARKDOWN, title_style="")
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position < left else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """One line a schedule, in the order of the results."""
+    columns = ["schedule", "v", "step time", "makespan", "bubble ratio", "bubble overhead", "span bubble"]
+    columns += ["peak in flight", "peak memory", "fits", "p2p sent", "tokens/s", "MFU", "synchronous"]
+    rows = [_comparison_row(result) for result in comparison.results]
+    empty = {i for i in range(1, len(columns)) if rows and all(row[i] == "-" for row in rows)}
+    kept = [i for i in range(len(columns)) if i not in empty]
+    return plain_table(
+        comparison.results[0].scenario.name,
+        [columns[i] for i in kept],
+        [[row[i] for i in kept] for row in rows],
+    )
+
+
+def _comparison_row(result: Result) -> list[str]:
+    m = result.metrics
+    return [
+        result.schedule.name,
+        str(m.num_chunks),
+        seconds(m.step_time_s),
+        seconds(m.makespan_s),
+        percent(m.bubble_ratio),
+        percent(m.bubble_overhead),
+        percent(m.span_bubble_ratio),
+        str(max(rank.peak_in_flight for rank in m.ranks)),
+        _optional(m.peak_memory_bytes, amount),
+        _optional(m.fits_memory, lambda fits: "yes" if fits else "NO"),
+        amount(m.comm_bytes) if m.comm_bytes else "-",
+        _optional(m.tokens_per_s, lambda value: f"{value:,.0f}"),
+        _optional(m.mfu, percent),
+        "yes" if result.synchronous else "NO",
+    ]
+
+
+def summary_table(result: Result) -> Table:
+    """One line a number of one run."""
+    m = result.metrics
+    lines = [
+        ("schedule", result.label),
+        ("ranks, stages, microbatches", f"{m.num_ranks}, {m.num_stages}, {m.num_microbatches}"),
+        ("step time", seconds(m.step_time_s)),
+        ("makespan", seconds(m.makespan_s)),
+        ("bubble ratio (idle / total)", percent(m.bubble_ratio)),
+        ("bubble overhead (idle / ideal)", percent(m.bubble_overhead)),
+        ("span bubble", percent(m.span_bubble_ratio)),
+        ("gradient synchronisation, exposed", seconds(m.exposed_sync_s)),
+        ("gradient synchronisation, hidden", seconds(m.hidden_sync_s)),
+        ("optimizer", seconds(m.optimizer_s)),
+        ("tokens/s", _optional(m.tokens_per_s, lambda value: f"{value:,.0f}")),
+        ("model TFLOP/s per GPU", _optional(m.model_tflops_per_gpu, lambda value: f"{value:.1f}")),
+        ("MFU", _optional(m.mfu, percent)),
+        ("peak memory", _optional(m.peak_memory_bytes, amount)),
+        ("fits memory", _optional(m.fits_memory, lambda fits: "yes" if fits else "NO")),
+        ("p2p sent by a device of each rank", amount(m.comm_bytes) if m.comm_bytes else "-"),
+        ("cost of a step", _optional(m.usd_per_step, lambda value: f"{value:.3g} USD")),
+    ]
+    kept = [line for line in lines if line[1] != "-"]
+    return plain_table(result.scenario.name, ["", "value"], kept)
+
+
+def rank_table(result: Result) -> Table:
+    """One line a rank: where its makespan went."""
+    columns = ["rank", "busy", "warm-up", "dependency", "exposed p2p", "exposed collective", "cool-down"]
+    columns += ["bubble ratio", "peak in flight", "peak memory"]
+    rows = []
+    for rank in result.metrics.ranks:
+        b = rank.breakdown
+        parts = (b.busy_s, b.warmup_s, b.dependency_s, b.p2p_s, b.collective_s, b.cooldown_s)
+        rows.append(
+            [
+                str(rank.rank),
+                *map(seconds, parts),
+                percent(rank.bubble_ratio),
+                str(rank.peak_in_flight),
+                _optional(rank.peak_memory_bytes, amount),
+            ]
+        )
+    return plain_table("", columns, rows)
+
+
+@contextmanager
+def progress_bar(words: str, *, quiet: bool) -> Iterator[Any]:
+    """Show on standard error what runs; the block gets a function that is told the next name."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(words, total=None)
+        yield lambda name: bar.update(task, description=f"{words}: {name}")

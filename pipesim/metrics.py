@@ -1,0 +1,292 @@
+"""From a timeline to numbers: bubbles by name, idle time by cause, step time, memory, throughput."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.actions import Op, Schedule
+from pipesim.costs import CostTable
+from pipesim.costs.rows import held_bytes
+from pipesim.graph import NONE, Dependencies, dependencies, held, peak_in_flight
+from pipesim.timeline import Timeline
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Where a rank's makespan went, in seconds; the parts add up to the makespan.
+
+    Parameters
+    ----------
+    busy_s
+        Computing.
+    warmup_s
+        Before its first action.
+    dependency_s
+        Waiting until the producer of its next input has ended.
+    p2p_s
+        From then until the message is there (or, with blocking transfers, passed on).
+    collective_s
+        Waiting for parameters to be gathered.
+    cooldown_s
+        After its last action.
+    """
+
+    busy_s: Any
+    warmup_s: Any
+    dependency_s: Any
+    p2p_s: Any
+    collective_s: Any
+    cooldown_s: Any
+
+
+@dataclass(frozen=True, slots=True)
+class RankMetrics:
+    """One rank of one step. `peak_memory_bytes` is None where the costs state no bytes."""
+
+    rank: int
+    busy_s: Any
+    idle_s: Any
+    bubble_ratio: Any
+    peak_in_flight: int
+    peak_memory_bytes: float | None
+    breakdown: Breakdown
+
+
+@dataclass(frozen=True, slots=True)
+class StepMetrics:
+    """One step of one schedule.
+
+    Parameters
+    ----------
+    makespan_s
+        First start to last end over all ranks, before gradient synchronisation.
+    step_time_s
+        Makespan + exposed synchronisation + optimizer.
+    bubble_ratio
+        Idle / (p * makespan).
+    bubble_overhead
+        (makespan - ideal) / ideal with ideal = mean busy time; the Megatron paper's "bubble fraction".
+    span_bubble_ratio
+        1 - mean busy / the longest first-start to last-end of a rank; the zero-bubble papers' rate.
+    exposed_sync_s, hidden_sync_s
+        Gradient synchronisation after the makespan's end, and the most that a rank did before it.
+    comm_bytes
+        Sent between ranks, by one device of each rank.
+    tokens_per_s, model_tflops_per_gpu, mfu, usd_per_step, peak_memory_bytes, fits_memory
+        None where the costs give no basis.
+    """
+
+    schedule: str
+    num_ranks: int
+    num_stages: int
+    num_chunks: int
+    num_microbatches: int
+    makespan_s: Any
+    step_time_s: Any
+    bubble_ratio: Any
+    bubble_overhead: Any
+    span_bubble_ratio: Any
+    exposed_sync_s: Any
+    hidden_sync_s: Any
+    optimizer_s: Any
+    comm_bytes: Any
+    tokens_per_s: float | None
+    model_tflops_per_gpu: float | None
+    mfu: float | None
+    usd_per_step: float | None
+    peak_memory_bytes: float | None
+    fits_memory: bool | None
+    ranks: tuple[RankMetrics, ...]
+
+
+def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMetrics:
+    """Turn the timeline of one step of one replica into numbers.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        One replica and one step; its computations are the schedule's, in the same order.
+    schedule : Schedule
+        Compute only.
+    costs : CostTable
+        For bytes, tokens and prices; no time is read from it.
+    """
+    compute = timeline.select(timeline.compute)
+    start, end = compute.start_s, compute.end_s
+    first_start, last_end = start.min(), end.max()
+    makespan = last_end - first_start
+    breakdowns = _breakdowns(schedule, dependencies(schedule), start, end)
+    busy = np.array([b.busy_s for b in breakdowns])
+    spans = [end[rows].max() - start[rows].min() for rows in _rows_by_rank(schedule)]
+    ideal = busy.sum() / len(busy)
+    sync_end, step_end = _step_end(timeline, last_end)
+    step_time = step_end - first_start
+    memory = _peak_memory(schedule, costs)
+    sends = np.isin(timeline.op, (Op.SEND_F, Op.SEND_B))
+    return StepMetrics(
+        schedule=schedule.name,
+        num_ranks=schedule.num_ranks,
+        num_stages=schedule.num_stages,
+        num_chunks=schedule.num_chunks,
+        num_microbatches=schedule.num_microbatches,
+        makespan_s=makespan,
+        step_time_s=step_time,
+        bubble_ratio=1 - ideal / makespan if makespan else 0,
+        bubble_overhead=(makespan - ideal) / ideal if ideal else 0,
+        span_bubble_ratio=1 - ideal / max(spans) if max(spans) else 0,
+        exposed_sync_s=sync_end - last_end,
+        hidden_sync_s=_hidden_sync(timeline, last_end),
+        optimizer_s=step_end - sync_end,
+        comm_bytes=timeline.nbytes[sends].sum(),
+        **_throughput(costs, step_time),
+        peak_memory_bytes=None if memory is None else max(memory),
+        fits_memory=None
+        if memory is None or costs.memory_limit_bytes is None
+        else max(memory) <= costs.memory_limit_bytes,
+        ranks=tuple(
+            RankMetrics(
+                rank=rank,
+                busy_s=breakdown.busy_s,
+                idle_s=makespan - breakdown.busy_s,
+                bubble_ratio=1 - breakdown.busy_s / makespan if makespan else 0,
+                peak_in_flight=int(peak),
+                peak_memory_bytes=None if memory is None else memory[rank],
+                breakdown=breakdown,
+            )
+            for rank, (breakdown, peak) in enumerate(zip(breakdowns, peak_in_flight(schedule), strict=True))
+        ),
+    )
+
+
+def _rows_by_rank(schedule: Schedule) -> list[slice]:
+    return [schedule.rows_of(rank) for rank in range(schedule.num_ranks)]
+
+
+def _breakdowns(schedule: Schedule, needs: Dependencies, start: Array, end: Array) -> list[Breakdown]:
+    """Attribute every rank's time between the first start and the last end of all ranks."""
+    first_start, last_end = start.min(), end.max()
+    ready = np.where(needs.producer == NONE, first_start, end[needs.producer])
+    paired = np.flatnonzero(schedule.joined)
+    ready[paired] = np.maximum(ready[paired], ready[paired + 1])
+    second_of_pair = np.zeros(len(end), np.bool_)
+    second_of_pair[paired + 1] = True
+    breakdowns = []
+    for rows in _rows_by_rank(schedule):
+        alone = ~second_of_pair[rows]
+        begin, finish, input_ready = start[rows][alone], end[rows][alone], ready[rows][alone]
+        previous_end, begin_next = finish[:-1], begin[1:]
+        produced = np.minimum(np.maximum(input_ready[1:], previous_end), begin_next)
+        breakdowns.append(
+            Breakdown(
+                busy_s=(finish - begin).sum(),
+                warmup_s=begin[0] - first_start,
+                dependency_s=(produced - previous_end).sum(),
+                p2p_s=(begin_next - produced).sum(),
+                collective_s=0 * last_end,
+                cooldown_s=last_end - finish[-1],
+            )
+        )
+    return breakdowns
+
+
+def _step_end(timeline: Timeline, last_end: Any) -> tuple[Any, Any]:
+    """When the last gradient was synchronised, and when the last optimizer ended."""
+    reduced, stepped = timeline.op == Op.REDUCE_GRAD, timeline.op == Op.OPTIMIZER
+    sync_end = max(last_end, timeline.end_s[reduced].max()) if reduced.any() else last_end
+    return sync_end, max(sync_end, timeline.end_s[stepped].max()) if stepped.any() else sync_end
+
+
+def _hidden_sync(timeline: Timeline, last_end: Any) -> Any:
+    reduced = timeline.op == Op.REDUCE_GRAD
+    before = np.maximum(np.minimum(timeline.end_s[reduced], last_end) - timeline.start_s[reduced], 0)
+    by_rank = [before[timeline.rank[reduced] == rank].sum() for rank in np.unique(timeline.rank[reduced])]
+    return max(by_rank, default=0 * last_end)
+
+
+def memory_by_row(schedule: Schedule, costs: CostTable) -> Array:
+    """Bytes that a rank uses while each row of a compute-only schedule runs, shape (rows,).
+
+    Weights, gradients and optimizer state of all its stages, activations in flight (a backward still holds
+    what it is about to release), and the row's working set.
+    """
+    after = held(schedule, held_bytes(schedule, costs), costs.released_at_input_gradient)
+    before = np.empty_like(after)
+    before[1:] = after[:-1]
+    before[schedule.offsets[:-1]] = 0
+    during = np.where(schedule.op == Op.F, after, before)
+    total: Array = during + costs.working_bytes[schedule.stage]
+    total += np.repeat(_static_bytes(schedule, costs), np.diff(schedule.offsets))
+    return total
+
+
+def _static_bytes(schedule: Schedule, costs: CostTable) -> Array:
+    """Weights, gradients and optimizer state of each rank, shape (num_ranks,)."""
+    of_stage = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes
+    return np.array([of_stage[schedule.stages_of(rank)].sum() for rank in range(schedule.num_ranks)])
+
+
+def _peak_memory(schedule: Schedule, costs: CostTable) -> list[float] | None:
+    by_row = memory_by_row(schedule, costs)
+    if not by_row.any():
+        return None
+    return [float(by_row[rows].max()) for rows in _rows_by_rank(schedule)]
+
+
+def _throughput(costs: CostTable, step_time_s: Any) -> dict[str, float | None]:
+    tokens, flops, num_gpus = costs.tokens_per_step, costs.model_flops_per_step, costs.num_gpus
+    per_gpu = None if flops is None or num_gpus is None else flops / num_gpus / float(step_time_s)
+    price, peak = costs.price_usd_per_gpu_hour, costs.peak_flops_per_gpu
+    return {
+        "tokens_per_s": None if tokens is None else tokens / float(step_time_s),
+        "model_tflops_per_gpu": None if per_gpu is None else per_gpu / 1e12,
+        "mfu": None if per_gpu is None or peak is None else per_gpu / peak,
+        "usd_per_step": None
+        if price is None or num_gpus is None
+        else price * num_gpus * float(step_time_s) / 3600,
+    }
+
+
+def rank_frame(metrics: StepMetrics) -> pd.DataFrame:
+    """One line a rank: busy, idle and its causes in seconds, bubble ratio, peaks."""
+    import pandas as pd
+
+    lines = []
+    for rank in metrics.ranks:
+        b = rank.breakdown
+        parts = {name: getattr(b, name) for name in Breakdown.__slots__}
+        lines.append(
+            {
+                "rank": rank.rank,
+                **parts,
+                "idle_s": rank.idle_s,
+                "bubble_ratio": rank.bubble_ratio,
+                "peak_in_flight": rank.peak_in_flight,
+                "peak_memory_bytes": rank.peak_memory_bytes,
+            }
+        )
+    return pd.DataFrame(lines)
+
+
+def memory_over_time(
+    timeline: Timeline, schedule: Schedule, costs: CostTable, rank: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Memory of a rank as steps: seconds, and bytes in use from then on, each shape (2 * rows of the rank,).
+
+    While an action runs it uses its working set too; between actions only what is held.
+    """
+    rows = schedule.rows_of(rank)
+    compute = timeline.select(timeline.compute)
+    busy = memory_by_row(schedule, costs)[rows]
+    after = held(schedule, held_bytes(schedule, costs), costs.released_at_input_gradient)[rows]
+    seconds = np.stack([compute.start_s[rows], compute.end_s[rows]], axis=1).reshape(-1)
+    used = np.stack([busy, after + _static_bytes(schedule, costs)[rank]], axis=1).reshape(-1)
+    return seconds.astype(np.float64), used.astype(np.float64)

@@ -1,0 +1,7 @@
+"""Pictures, PNG or SVG by the file's name; no window is ever opened."""
+
+from pipesim.plots.bars import plot_breakdown, plot_memory
+from pipesim.plots.curves import plot_bubble
+from pipesim.plots.gantt import plot_gantt
+
+__all__ = ["plot_breakdown", "plot_bubble", "plot_gantt", "plot_memory"]

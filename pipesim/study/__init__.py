@@ -1,0 +1,7 @@
+"""Questions asked of a scenario: one run, all schedules side by side, curves over microbatches."""
+
+from pipesim.study.compare import Comparison, Skipped, compare
+from pipesim.study.curves import bubble_curves
+from pipesim.study.run import Result, load_csv, simulate_scenario
+
+__all__ = ["Comparison", "Result", "Skipped", "bubble_curves", "compare", "load_csv", "simulate_scenario"]

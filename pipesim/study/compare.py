@@ -1,0 +1,101 @@
+"""All schedules of a scenario side by side, and those that cannot run with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipesim.errors import InfeasibleError, PipesimError, ScenarioError
+from pipesim.scenario import Scenario
+from pipesim.schedules import families, family
+from pipesim.study.run import Result, simulate_named, simulate_scenario
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A schedule that cannot run in the scenario."""
+
+    schedule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Results, and what was left out.
+
+    In the order asked for; where all ran, the fastest step first and asynchronous schedules apart at the end.
+    """
+
+    results: tuple[Result, ...]
+    skipped: tuple[Skipped, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "results": [result.to_dict() for result in self.results],
+            "skipped": [{"schedule": s.schedule, "reason": s.reason} for s in self.skipped],
+        }
+
+
+def compare(
+    scenario: Scenario,
+    *,
+    names: Sequence[str] = (),
+    chunks: Sequence[int] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Simulate schedules of the registry in one scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Sizes and costs. A CSV schedule that it names is compared too.
+    names : sequence of str
+        Schedules to run; all by default.
+    chunks : sequence of int
+        Chunks a rank for schedules that leave the choice; by default the scenario's.
+    progress : Callable
+        Told the name of each run before it starts.
+
+    Raises
+    ------
+    ScheduleError
+        If a name is unknown.
+    ScenarioError
+        If a number of chunks is not positive.
+    InfeasibleError
+        If not one schedule can run.
+    """
+    for value in chunks:
+        if value < 1:
+            raise ScenarioError(f"found {value}; a rank holds at least one chunk", key="--chunks")
+    chosen = [family(name) for name in dict.fromkeys(names)] if names else list(families().values())
+    results: list[Result] = []
+    skipped: list[Skipped] = []
+    if scenario.schedule.csv is not None:
+        results.append(simulate_scenario(scenario))
+    for one in chosen:
+        for num_chunks in _chunk_counts(one.chunks, chunks, scenario):
+            label = one.name if num_chunks == 1 else f"{one.name} v{num_chunks}"
+            progress(label)
+            try:
+                results.append(simulate_named(scenario, one.name, num_chunks=num_chunks))
+            except PipesimError as error:
+                skipped.append(Skipped(label, _first_line(error)))
+    if not results:
+        reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
+        raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
+    if not names:
+        results.sort(key=lambda result: (not result.synchronous, result.metrics.step_time_s))
+    return Comparison(tuple(results), tuple(skipped))
+
+
+def _chunk_counts(fixed: int | None, asked: Sequence[int], scenario: Scenario) -> Iterable[int]:
+    if fixed is not None:
+        return (fixed,)
+    return dict.fromkeys(asked) if asked else (scenario.parallel.virtual_stages,)
+
+
+def _first_line(error: PipesimError) -> str:
+    return str(error).splitlines()[0].rstrip(":")

@@ -1,0 +1,190 @@
+"""One scenario down the whole road: costs, schedule, engine, metrics."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pipesim.actions import Schedule
+from pipesim.costs import CostTable, build_costs
+from pipesim.engine import simulate
+from pipesim.errors import ScenarioError, ScheduleError
+from pipesim.graph import lower, validate
+from pipesim.metrics import StepMetrics, measure
+from pipesim.scenario import Scenario
+from pipesim.schedules import Shape, family, generate
+from pipesim.timeline import Timeline
+
+GROUP_SIZE = "microbatch_group_size"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run leaves: everything plots, traces and tables are made of.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What was asked.
+    schedule : Schedule
+        Compute only.
+    costs : CostTable
+        For the schedule's number of stages.
+    timeline : Timeline
+        One replica; alike replicas run alike.
+    metrics : StepMetrics
+        Numbers of the timeline.
+    synchronous : bool
+        All microbatches see the same weights.
+    notes : tuple of str
+        Frameworks that would refuse the schedule at this shape.
+    """
+
+    scenario: Scenario
+    schedule: Schedule
+    costs: CostTable
+    timeline: Timeline
+    metrics: StepMetrics
+    synchronous: bool
+    notes: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """Name of the schedule, with its chunks where it has more than one."""
+        chunks = self.metrics.num_chunks
+        return self.schedule.name if chunks == 1 else f"{self.schedule.name} v{chunks}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: the metrics, and what was inferred on the way."""
+        return {
+            **_plain(asdict(self.metrics)),
+            "synchronous": self.synchronous,
+            "notes": list(self.notes),
+            "inferred": {**self.scenario.echo, **self.costs.provenance},
+            "warnings": list(self.scenario.warnings),
+        }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    return float(value)
+
+
+def simulate_scenario(scenario: Scenario) -> Result:
+    """Simulate the schedule that a scenario names.
+
+    Raises
+    ------
+    PipesimError
+        If the schedule does not go with the scenario's sizes, or cannot run.
+    """
+    if scenario.schedule.csv is not None:
+        schedule = read_schedule(scenario, scenario.schedule.csv)
+        costs = build_costs(scenario, num_chunks=schedule.num_stages // schedule.num_ranks)
+        return _run(scenario, schedule, costs, synchronous=True, notes=())
+    name = scenario.schedule.name or ""
+    return simulate_named(scenario, name, num_chunks=None, options=scenario.schedule.options)
+
+
+def simulate_named(
+    scenario: Scenario, name: str, *, num_chunks: int | None, options: dict[str, Any] | None = None
+) -> Result:
+    """Simulate a schedule of the registry in a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Sizes and costs; the schedule it names is not looked at.
+    name : str
+        A schedule of the registry.
+    num_chunks : int, optional
+        Chunks a rank; by default the schedule's own number, else the scenario's.
+    options : dict, optional
+        Settings of the schedule. A stated microbatch group size goes to every schedule that takes one.
+
+    Raises
+    ------
+    PipesimError
+        If the schedule does not go with the scenario's sizes, or cannot run.
+    """
+    chosen = family(name)
+    options = dict(options or {})
+    if scenario.parallel.microbatch_group_size is not None and GROUP_SIZE in chosen.options:
+        options.setdefault(GROUP_SIZE, scenario.parallel.microbatch_group_size)
+    shape = Shape(
+        num_ranks=scenario.parallel.pipeline,
+        num_chunks=num_chunks or chosen.chunks or scenario.parallel.virtual_stages,
+        num_microbatches=scenario.batch.num_microbatches,
+        options=options,
+    )
+    costs = build_costs(scenario, num_chunks=shape.num_chunks)
+    schedule = generate(chosen.name, shape, costs)
+    notes = tuple(f"{r.framework}: {r.words}" for r in chosen.refusals if r.refuses(shape))
+    return _run(scenario, schedule, costs, synchronous=chosen.synchronous, notes=notes)
+
+
+def read_schedule(scenario: Scenario, path: str) -> Schedule:
+    """Read a CSV of actions that must fit the scenario's ranks and microbatches.
+
+    Raises
+    ------
+    ScenarioError
+        If the file cannot be read or its sizes are others than the scenario's.
+    ScheduleError
+        If the schedule is malformed.
+    """
+    schedule = load_csv(path)
+    for what, found, expected in (
+        ("ranks", schedule.num_ranks, scenario.parallel.pipeline),
+        ("microbatches", schedule.num_microbatches, scenario.batch.num_microbatches),
+    ):
+        if found != expected:
+            raise ScenarioError(f"has {found} {what}, the scenario has {expected}", file=path)
+    return schedule
+
+
+def load_csv(path: str | Path) -> Schedule:
+    """Read and validate a CSV of actions; derived communication in it is dropped and derived anew.
+
+    Raises
+    ------
+    ScenarioError
+        If the file cannot be read.
+    ScheduleError
+        If the schedule is malformed.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except UnicodeDecodeError:
+        raise ScenarioError("is not text; expected a CSV of actions", file=str(path)) from None
+    try:
+        schedule = Schedule.from_csv(text, name=Path(path).stem).compute_only()
+        validate(schedule)
+    except ScheduleError as error:
+        raise type(error)(f"{path}: {error}") from None
+    return schedule
+
+
+def _run(
+    scenario: Scenario, schedule: Schedule, costs: CostTable, *, synchronous: bool, notes: tuple[str, ...]
+) -> Result:
+    blocking = scenario.p2p_mode == "blocking"
+    lowered = lower(schedule, receive="late" if blocking else "early")
+    timeline = simulate(lowered, costs, p2p=scenario.p2p_mode)
+    return Result(
+        scenario=scenario,
+        schedule=schedule,
+        costs=costs,
+        timeline=timeline,
+        metrics=measure(timeline, schedule, costs),
+        synchronous=synchronous,
+        notes=notes,
+    )
