@@ -1,0 +1,124 @@
+"""How fast schedules are generated and timed; the claims that users read are asserted here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipesim.costs import CostTable
+from pipesim.costs.direct import direct_costs
+from pipesim.engine import simulate
+from pipesim.evaluate import PreparedSchedule
+from pipesim.evaluate.prepared import compile_seconds
+from pipesim.graph import lower
+from pipesim.scenario.resolved import DirectCosts
+from pipesim.schedules import Shape, generate
+
+
+def unit_costs(num_ranks: int, num_chunks: int) -> CostTable:
+    stated = DirectCosts(1.0, 2.0, 1.0, 1.0, 0.1, None, 0.0, None, 0.0, 0.0, 0.0)
+    return direct_costs(stated, num_ranks=num_ranks, num_chunks=num_chunks)
+
+
+def best_of(repeats: int, function: Callable[[], Any]) -> float:
+    seconds = []
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        function()
+        seconds.append(time.perf_counter() - begin)
+    return min(seconds)
+
+
+def test_at_p64_m512_the_evaluator_is_200_times_faster_than_the_engine(benchmark: Any) -> None:
+    compile_seconds()
+    schedule, costs = generate("1f1b", Shape(64, 1, 512)), unit_costs(64, 1)
+    lowered = lower(schedule)
+    begin = time.perf_counter()
+    timeline = simulate(lowered, costs)
+    engine_s = time.perf_counter() - begin
+    prepared = PreparedSchedule.of(schedule)
+    makespan = benchmark(lambda: prepared.evaluate_costs(costs)).makespan
+    assert makespan == pytest.approx(timeline.end_s.max() - timeline.start_s.min(), rel=1e-12)
+    evaluator_s = best_of(20, lambda: prepared.evaluate_costs(costs))
+    rows_per_s = len(schedule.op) / evaluator_s
+    benchmark.extra_info |= {"engine_s": engine_s, "ratio": engine_s / evaluator_s, "rows_per_s": rows_per_s}
+    assert engine_s / evaluator_s >= 200
+    assert rows_per_s > 3e7
+
+
+@pytest.mark.parametrize(
+    ("name", "num_chunks", "limit_s"),
+    [("1f1b", 1, 0.25), ("interleaved-1f1b", 2, 0.5), ("zb-h1", 1, 0.5)],
+)
+def test_generating_and_timing_p64_m512(benchmark: Any, name: str, num_chunks: int, limit_s: float) -> None:
+    compile_seconds()
+    costs = unit_costs(64, num_chunks)
+
+    def generate_and_time() -> float:
+        schedule = generate(name, Shape(64, num_chunks, 512))
+        makespan: float = PreparedSchedule.of(schedule).evaluate_costs(costs).makespan
+        return makespan
+
+    generate_and_time()
+    benchmark.pedantic(generate_and_time, rounds=5)
+    assert best_of(3, generate_and_time) < limit_s
+
+
+def test_compilation_is_paid_once(benchmark: Any, tmp_path: Path) -> None:
+    code = "from pipesim.evaluate.prepared import compile_seconds; print(compile_seconds())"
+
+    def in_new_process() -> float:
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
+        )
+        return float(done.stdout)
+
+    first_s = in_new_process()
+    later_s = benchmark.pedantic(in_new_process, rounds=3)
+    benchmark.extra_info |= {"first_s": first_s, "later_s": later_s}
+    assert later_s < first_s / 2
+
+
+LARGE = """
+import json, resource, sys, time
+from pipesim.costs.direct import direct_costs
+from pipesim.evaluate import PreparedSchedule
+from pipesim.scenario.resolved import DirectCosts
+from pipesim.schedules import Shape, generate
+p, m = int(sys.argv[1]), int(sys.argv[2])
+begin = time.perf_counter()
+stated = DirectCosts(1.0, 2.0, 1.0, 1.0, 0.0, None, 0.0, None, 0.0, 0.0, 0.0)
+costs = direct_costs(stated, num_ranks=p, num_chunks=1)
+schedule = generate("1f1b", Shape(p, 1, m))
+makespan = PreparedSchedule.of(schedule).evaluate_costs(costs).makespan
+seconds = time.perf_counter() - begin
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps({"rows": len(schedule.op), "makespan": makespan, "seconds": seconds, "peak_bytes": peak}))
+"""
+
+
+def run_large(num_ranks: int, num_microbatches: int) -> dict[str, float]:
+    command = [sys.executable, "-c", LARGE, str(num_ranks), str(num_microbatches)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    assert result["makespan"] == 3 * (num_microbatches + num_ranks - 1)
+    return result
+
+
+def test_p1024_m2048_takes_a_minute_and_8_gib_at_most_and_grows_linearly(benchmark: Any) -> None:
+    half = run_large(512, 2048)
+    whole = benchmark.pedantic(run_large, args=(1024, 2048), rounds=1)
+    benchmark.extra_info |= {"half": half, "whole": whole}
+    assert whole["seconds"] < 60
+    assert whole["peak_bytes"] < 8 * 2**30
+    assert whole["rows"] == 2 * half["rows"]
+    assert whole["seconds"] < 2.6 * half["seconds"]
