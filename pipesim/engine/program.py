@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pipesim.actions import RECEIVES, SENDS, Op, Schedule
 from pipesim.costs import CostTable
-from pipesim.costs.rows import row_durations
+from pipesim.costs.rows import message_bytes, row_durations
 
 NO_MESSAGE = -1
 COMPUTE, PAIR_START, PAIR_END, SEND, RECEIVE, STEP_END = range(6)
@@ -47,7 +47,7 @@ def prepare(schedule: Schedule, costs: CostTable) -> Program:
         kind=_kinds(schedule).tolist(),
         duration_s=_durations(schedule, costs).tolist(),
         message=message.tolist(),
-        message_bytes=costs.boundary_bytes[boundary].tolist(),
+        message_bytes=message_bytes(schedule, costs)[boundary].tolist(),
         route=route.tolist(),
         link_ranks=[divmod(link, schedule.num_ranks) for link in links.tolist()],
         send_row=send_row,
