@@ -52,8 +52,10 @@ SENDS = (Op.SEND_F, Op.SEND_B)
 RECEIVES = (Op.RECV_F, Op.RECV_B)
 NO_MICROBATCH = -1
 
-_ACTION = re.compile(r"(\d+)(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W)(\d+)(?:\.(\d+))?")
-_STAGE_ACTION = re.compile(r"(\d+)(UNSHARD|RESHARD|REDUCE_GRAD|OPTIMIZER)")
+_NUMBER = "([0-9]{1,9})"
+"""What fits a column of 32 bits."""
+_ACTION = re.compile(rf"{_NUMBER}(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W){_NUMBER}(?:\.{_NUMBER})?")
+_STAGE_ACTION = re.compile(rf"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD|OPTIMIZER)")
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 
 
@@ -262,7 +264,8 @@ class Schedule:
         Raises
         ------
         ScheduleError
-            If a cell is not an action (the message names rank and cell), or there is no action at all.
+            If the text is not CSV, a cell is not an action (the message names rank and cell), or there is no
+            action at all.
         """
         rows = _csv_rows(text)
         old_letters = _uses_old_letters(cell for row in rows for cell in row)
@@ -291,7 +294,10 @@ def _parts(action: Action) -> Iterator[tuple[Action, bool]]:
 
 
 def _csv_rows(text: str) -> list[list[str]]:
-    rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text, newline=""))]
+    except csv.Error as error:
+        raise ScheduleError(f"the file is not CSV: {error}") from None
     while rows and not any(rows[-1]):
         rows.pop()
     return rows
