@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import BoolArray, IntArray, Op, Schedule
+from pipesim.actions import BoolArray, IntArray, Op, Schedule, overlap
 from pipesim.errors import DeadlockError
 
 NONE = -1
@@ -123,9 +123,11 @@ def _deadlock_text(schedule: Schedule, blockers: dict[int, int], heads: list[int
     for rank, row in enumerate(heads):
         if rank in blockers:
             blocker = blockers[rank]
+            head = schedule.action(row)
+            if schedule.joined[row]:
+                head = overlap(head, schedule.action(row + 1))
             lines.append(
-                f"  rank {rank}: at {schedule.action(row)}, waits for {schedule.action(blocker)} "
-                f"on rank {rank_of[blocker]}"
+                f"  rank {rank}: at {head}, waits for {schedule.action(blocker)} on rank {rank_of[blocker]}"
             )
         else:
             lines.append(f"  rank {rank}: done")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pipesim.actions import Schedule
 from pipesim.graph.dependencies import NONE
 
+ARROW = " <-"
+
 
 def format_grid(schedule: Schedule, row: int | None = None, *, around: int = 4) -> str:
     """Print actions as a grid, a line a position and a column a rank, with an arrow at `row`.
@@ -17,13 +19,14 @@ def format_grid(schedule: Schedule, row: int | None = None, *, around: int = 4) 
     ]
     rank = NONE if row is None else int(schedule.rank[row])
     middle = around if row is None else row - int(schedule.offsets[rank])
-    width = max((len(cell) for column in columns for cell in column), default=0) + 3
+    widest_cell = max((len(cell) for column in columns for cell in column), default=0)
+    width = max(widest_cell + len(ARROW), len(f"rank {schedule.num_ranks}")) + 2
     first, stop = max(0, middle - around), min(middle + around + 1, max(map(len, columns), default=0))
     lines = ["step  " + "".join(f"rank {k}".ljust(width) for k in range(schedule.num_ranks))]
     for position in range(first, stop):
         cells = []
         for k, column in enumerate(columns):
             cell = column[position] if position < len(column) else ""
-            cells.append((f"{cell} <-" if k == rank and position == middle else cell).ljust(width))
+            cells.append((cell + ARROW if k == rank and position == middle else cell).ljust(width))
         lines.append(f"{position:<6}" + "".join(cells))
     return "\n".join(line.rstrip() for line in lines)

@@ -30,11 +30,12 @@ def held(
     array, shape (rows,)
     """
     op, amount = schedule.op, amounts[schedule.stage]
-    change = np.zeros_like(amount)
+    given_back_early = amount * released_at_input_gradient
+    change = np.zeros(len(op), np.result_type(amount, given_back_early))
     change[op == Op.F] = amount[op == Op.F]
     change[op == Op.B] = -amount[op == Op.B]
-    change[op == Op.I] = -amount[op == Op.I] * released_at_input_gradient
-    change[op == Op.W] = -amount[op == Op.W] * (1 - released_at_input_gradient)
+    change[op == Op.I] = -given_back_early[op == Op.I]
+    change[op == Op.W] = (given_back_early - amount)[op == Op.W]
     total = np.cumsum(change)
     starts = schedule.offsets[:-1]
     before = np.where(starts > 0, total[starts - 1], 0 * total[:1])

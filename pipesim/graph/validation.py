@@ -24,12 +24,27 @@ def validate(schedule: Schedule) -> None:
     for rank in range(schedule.num_ranks):
         if schedule.offsets[rank] == schedule.offsets[rank + 1]:
             raise ScheduleError(f"rank {rank} has no action; expected every rank to hold a stage")
+    _check_sizes(schedule)
     _check_operations(schedule)
     table = RowTable(schedule)
     _check_complete(schedule, table)
     _check_placement(schedule, table)
     _check_rank_order(schedule, table)
     linear_extension(schedule, dependencies(schedule))
+
+
+def _check_sizes(schedule: Schedule) -> None:
+    """Refuse a stray large number before tables of that size are made."""
+    num_forwards = schedule.num_stages * schedule.num_microbatches * schedule.num_slices
+    if num_forwards > len(schedule.op):
+        columns = (schedule.stage, schedule.microbatch, schedule.slice)
+        row = int(max(columns, key=lambda column: int(column.max())).argmax())
+        raise _at(
+            schedule,
+            row,
+            f"{schedule.action(row)} calls for at least {2 * num_forwards} actions (every stage runs every "
+            f"microbatch), found {len(schedule.op)}",
+        )
 
 
 def _check_operations(schedule: Schedule) -> None:
@@ -65,9 +80,11 @@ def _check_complete(schedule: Schedule, table: RowTable) -> None:
         for stage, microbatch, part in np.argwhere(missing)[:1]:
             where = f"stage {stage}, microbatch {microbatch}"
             where += f", slice {part}" if schedule.num_slices > 1 else ""
+            candidates = (table.backward[stage, microbatch, part], table.forward[stage, microbatch, part])
+            counterpart = next((int(row) for row in candidates if row != NONE), None)
             raise ScheduleError(
                 f"{where} has no {words}; every stage runs microbatches 0..{schedule.num_microbatches - 1}"
-                f"\n{format_grid(schedule)}"
+                f"\n{format_grid(schedule, counterpart)}"
             )
     extra = (table.weight != NONE) & ~split
     for row in table.weight[extra][:1]:
