@@ -1,0 +1,280 @@
+"""Every verb, run as a user runs it; bad input ends with status 2, one message and no file."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipesim.cli.app import app
+from pipesim.errors import PipesimError
+
+ROOT = Path(__file__).parent.parent
+SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
+TEACHING = str(ROOT / "scenarios" / "teaching.yaml")
+GPT3 = str(ROOT / "scenarios" / "gpt3-175b-a100.yaml")
+
+
+def pipesim(*arguments):
+    """Run in this process; returns (exit status, standard output, message)."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if isinstance(result.exception, PipesimError):
+        return 2, result.stdout, str(result.exception)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def json_of(*arguments):
+    status, out, message = pipesim(*arguments, "--json")
+    assert status == 0, message
+    return json.loads(out)
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.stem)
+def test_every_shipped_scenario_runs_and_compares(scenario):
+    one = json_of("simulate", scenario)
+    assert 0 <= one["bubble_ratio"] < 1
+    assert one["step_time_s"] >= one["makespan_s"] > 0
+    assert one["fits_memory"] in (True, None)
+    several = json_of("compare", scenario, "--schedules", "gpipe,1f1b,interleaved-1f1b")
+    assert [r["schedule"] for r in several["results"]] == ["gpipe", "1f1b", "interleaved-1f1b"]
+
+
+def test_simulate_json_has_the_promised_fields():
+    document = json_of("simulate", GPT3)
+    promised = (
+        "schedule num_ranks num_stages num_microbatches makespan_s step_time_s bubble_ratio bubble_overhead "
+        "span_bubble_ratio tokens_per_s model_tflops_per_gpu mfu peak_memory_bytes usd_per_step ranks"
+    )
+    assert set(promised.split()) <= set(document)
+    rank = document["ranks"][0]
+    assert set("rank busy_s idle_s bubble_ratio peak_in_flight peak_memory_bytes breakdown".split()) <= set(rank)
+    assert set(rank["breakdown"]) == set("busy_s warmup_s dependency_s p2p_s collective_s cooldown_s".split())
+    assert sum(rank["breakdown"].values()) == pytest.approx(document["makespan_s"], rel=1e-12)
+
+
+def test_compare_needs_no_file():
+    document = json_of("compare", "--ranks", 8, "--microbatches", 32, "--forward", 1, "--backward", 2)
+    makespans = {r["schedule"]: r["makespan_s"] for r in document["results"]}
+    assert makespans["gpipe"] == makespans["1f1b"] == 117
+    assert all(r["tokens_per_s"] is None for r in document["results"])
+
+
+def test_chunks_and_p2p_without_a_file():
+    document = json_of(
+        *("compare", "--ranks", 8, "--microbatches", 32, "--forward", "1 s", "--backward", "2 s"),
+        *("--chunks", "1,2,4", "--schedules", "1f1b,interleaved-1f1b"),
+    )
+    by_chunks = {r["num_chunks"]: r["makespan_s"] for r in document["results"][1:]}
+    assert by_chunks == {1: 117, 2: 106.5, 4: 101.25}
+    document = json_of(
+        *("simulate", "--ranks", 4, "--microbatches", 8, "--forward", 1, "--backward", 2, "--p2p", 0.1)
+    )
+    assert document["makespan_s"] == pytest.approx(34.6, rel=1e-12)
+
+
+def test_blocking_transfers_by_override():
+    document = json_of("simulate", TEACHING, "--set", "network.p2p=blocking", "--set", "costs.p2p=0.1 s")
+    assert document["makespan_s"] == pytest.approx(34.9, rel=1e-12)
+
+
+def test_blocking_leaves_out_what_would_deadlock():
+    document = json_of(
+        *("compare", TEACHING, "--set", "network.p2p=blocking", "--chunks", 2),
+        *("--schedules", "1f1b,interleaved-1f1b"),
+    )
+    assert [r["schedule"] for r in document["results"]] == ["1f1b"]
+    assert document["skipped"][0]["schedule"] == "interleaved-1f1b v2"
+    assert "deadlock" in document["skipped"][0]["reason"]
+
+
+def test_skipped_schedules_are_listed_with_the_reason():
+    document = json_of("compare", TEACHING, "--set", "batch.microbatches=7", "--schedules", "1f1b,dualpipe")
+    assert document["skipped"] == [{"schedule": "dualpipe", "reason": document["skipped"][0]["reason"]}]
+    assert "nearest legal m" in document["skipped"][0]["reason"]
+
+
+def test_tables_name_all_three_bubbles():
+    for arguments in (("simulate", TEACHING), ("compare", TEACHING)):
+        _, out, _ = pipesim(*arguments)
+        for name in ("bubble ratio", "bubble overhead", "span bubble"):
+            assert name in out
+        assert "27.27 %" in out
+        assert "37.50 %" in out
+
+
+def test_what_was_inferred_is_echoed():
+    _, out, _ = pipesim("simulate", GPT3)
+    assert "batch.microbatches = 64 (global 128 / (micro 1 x data 2))" in out
+
+
+def test_what_does_not_fit_is_simulated_and_said():
+    status, out, _ = pipesim("simulate", GPT3, "--set", "schedule=gpipe")
+    assert status == 0
+    assert "does not fit" in out
+    assert json_of("simulate", GPT3, "--set", "schedule=gpipe")["fits_memory"] is False
+
+
+def test_simulate_writes_trace_timeline_and_picture(tmp_path):
+    trace, timeline, picture = tmp_path / "t.json", tmp_path / "t.csv", tmp_path / "t.svg"
+    status, _, _ = pipesim(
+        "simulate", TEACHING, "--trace", trace, "--timeline", timeline, "--plot", picture
+    )
+    assert status == 0
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert sum(event["ph"] == "X" and event["cat"] == "F" for event in events) == 4 * 8
+    assert sum(event["ph"] == "s" for event in events) == 2 * 3 * 8
+    header = timeline.read_text().splitlines()[0]
+    assert header == "rank,replica,stream,op,stage,microbatch,slice,step,start_s,end_s,nbytes"
+    assert picture.read_text().startswith("<?xml")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.json", "t.svg"]
+
+
+@pytest.mark.parametrize("kind", ["gantt", "bubble", "memory", "breakdown"])
+def test_each_plot_is_drawn(kind, tmp_path):
+    output = tmp_path / "plot.png"
+    status, _, message = pipesim("plot", kind, GPT3, "-o", output, "--set", "batch.global=16")
+    assert status == 0, message
+    assert output.read_bytes().startswith(b"\x89PNG")
+
+
+def test_schedule_verbs(tmp_path):
+    names = [entry["schedule"] for entry in json_of("schedule", "list")]
+    assert {"gpipe", "1f1b", "interleaved-1f1b"} <= set(names)
+    _, out, _ = pipesim("schedule", "show", "1F1B", "--ranks", 4, "--microbatches", 8)
+    assert "3B0" in out
+    csv = tmp_path / "s.csv"
+    assert pipesim("schedule", "export", "Interleaved_1F1B", "--chunks", 2, "-o", csv)[0] == 0
+    assert csv.read_text().splitlines()[0].startswith("0F0,0F1")
+    status, out, _ = pipesim("schedule", "check", csv)
+    assert status == 0
+    assert "legal" in out
+    document = json_of("simulate", TEACHING, "--set", f"schedule={{csv: {csv}}}")
+    assert document["makespan_s"] == 28.5
+
+
+def test_exported_csv_with_communication_reads_back(tmp_path):
+    csv = tmp_path / "s.csv"
+    assert pipesim("schedule", "export", "1f1b", "--comms", "-o", csv)[0] == 0
+    assert "SEND_F" in csv.read_text()
+    assert pipesim("schedule", "check", csv)[0] == 0
+
+
+def test_import_hf_gives_a_scenario_that_runs(tmp_path):
+    output = tmp_path / "llama.yaml"
+    config = ROOT / "scenarios" / "configs" / "llama3-70b.json"
+    assert pipesim("import", "hf", config, "-o", output)[0] == 0
+    assert json_of("simulate", output)["num_ranks"] > 1
+
+
+def test_presets_show_source_and_date():
+    _, out, _ = pipesim("presets")
+    for name in ("a100-sxm-80", "h100-sxm", "h200-sxm", "b200-sxm", "mi300x", "nvlink3", "ib-hdr", "gpt3-175b"):
+        assert name in out
+    document = json_of("presets", "a100-sxm-80")
+    assert document[0]["source"]
+    assert document[0]["date"]
+
+
+def write(path, text):
+    path.write_text(text)
+    return path
+
+
+BAD_SCHEDULES = {
+    "missing action": ("0F0,0B0\n1F0\n", "stage 1, microbatch 0 has no B"),
+    "doubled action": ("0F0,0B0,0B0\n1F0,1B0\n", "<-"),
+    "not an action": ("0F0,0X0\n", "rank 0, cell 2"),
+    "deadlock": ("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "rank 0: at 0B0, waits for 1B0"),
+    "empty file": ("", "no action"),
+    "wrong order": ("0B0,0F0\n", "stands before its own F"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SCHEDULES)
+def test_a_bad_csv_is_refused_with_its_file_and_place(case, tmp_path):
+    text, words = BAD_SCHEDULES[case]
+    csv = write(tmp_path / "bad.csv", text)
+    status, _, message = pipesim("schedule", "check", csv)
+    assert status == 2
+    assert words in message
+    assert message.startswith(str(csv))
+
+
+BAD_ARGUMENTS = {
+    "unknown schedule": (("compare", TEACHING, "--schedules", "1fb1"), "did you mean 1f1b"),
+    "unknown schedule in the scenario": (("simulate", TEACHING, "--set", "schedule=zb-x"), "did you mean"),
+    "no scenario and no flags": (("compare",), "--ranks"),
+    "file and flags": (("simulate", TEACHING, "--ranks", "4"), "--set"),
+    "chunks not numbers": (("compare", TEACHING, "--chunks", "two"), "--chunks"),
+    "chunks not positive": (("compare", TEACHING, "--chunks", "0"), "--chunks"),
+    "no ranks": (
+        ("compare", "--ranks", "0", "--microbatches", "4", "--forward", "1", "--backward", "1"),
+        "parallel.pipeline",
+    ),
+    "negative time": (
+        ("compare", "--ranks", "2", "--microbatches", "4", "--forward=-1", "--backward", "1"),
+        "costs.forward",
+    ),
+    "not a time": (
+        ("compare", "--ranks", "2", "--microbatches", "4", "--forward", "fast", "--backward", "1"),
+        "costs.forward",
+    ),
+    "missing file": (("simulate", "nowhere.yaml"), "nowhere.yaml"),
+    "unknown key by override": (("simulate", TEACHING, "--set", "paralel.pipeline=2"), "paralel"),
+    "override without value": (("simulate", TEACHING, "--set", "name"), "--set"),
+    "picture of an unknown kind": (("simulate", TEACHING, "--plot", "x.jpeg"), ".png or .svg"),
+    "output in no folder": (("simulate", TEACHING, "--trace", "/nowhere/x.json"), "/nowhere/x.json"),
+    "interleaved needs whole groups": (
+        ("simulate", TEACHING, "--set", "schedule=interleaved-1f1b", "--set", "batch.microbatches=18"),
+        "nearest legal m: 16 or 20",
+    ),
+    "unknown option of a schedule": (
+        ("simulate", TEACHING, "--set", "schedule={name: gpipe, depth: 3}"),
+        "unknown option 'depth'",
+    ),
+    "csv of other sizes": (("simulate", TEACHING, "--set", "schedule={csv: nowhere.csv}"), "nowhere.csv"),
+    "no legal schedule": (
+        ("compare", TEACHING, "--schedules", "dualpipe", "--set", "batch.microbatches=3"),
+        "no schedule can run",
+    ),
+    "too many chunks for the model": (
+        ("simulate", GPT3, "--set", "schedule=interleaved-1f1b", "--set", "parallel.virtual_stages=24"),
+        "layers",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARGUMENTS)
+def test_bad_arguments_end_with_one_message(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    arguments, words = BAD_ARGUMENTS[case]
+    status, out, message = pipesim(*arguments)
+    assert status == 2
+    assert words in message
+    assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_installed_command_exits_with_2_and_without_a_traceback(tmp_path):
+    bad = write(tmp_path / "bad.yaml", "parallel: {pipeline: 4}\nbatch: {microbatches: 8}\ncosts: {forward: 1}\n")
+    run = subprocess.run(
+        [sys.executable, "-c", "from pipesim.cli import main; main()", "simulate", bad],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode == 2
+    assert "Traceback" not in run.stderr
+    assert run.stderr.startswith(f"pipesim: {bad}: costs")
+    assert len(run.stderr.splitlines()) == 1
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    old = write(tmp_path / "trace.json", "old")
+    status, _, _ = pipesim("simulate", TEACHING, "--set", "schedule=zb-x", "--trace", old)
+    assert status == 2
+    assert old.read_text() == "old"

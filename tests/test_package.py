@@ -1,0 +1,57 @@
+"""What the package promises as a whole: light to import, layered, free of what it must not say."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def python(code):
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout
+
+
+def test_import_is_light():
+    """The fastest of five imports in fresh interpreters, less the interpreter's own start."""
+    code = "import time; t = time.perf_counter(); import pipesim; print(time.perf_counter() - t)"
+    assert min(float(python(code)) for _ in range(5)) < 0.3
+
+
+def test_everything_but_the_executor_works_without_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import pipesim\n"
+        "r = pipesim.simulate_scenario(pipesim.load_scenario('scenarios/two-gpus.yaml'))\n"
+        "print(r.metrics.makespan_s > 0, 'torch' in sys.modules and sys.modules['torch'] is not None)"
+    )
+    assert python(code).split() == ["True", "False"]
+
+
+def test_names_of_the_package_exist():
+    import pipesim
+
+    for name in pipesim.__all__:
+        assert getattr(pipesim, name) is not None
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        pipesim.nothing_of_that_name  # noqa: B018
+
+
+def test_imports_only_go_down():
+    pytest.importorskip("importlinter")
+    run = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert run.returncode == 0, run.stdout
+
+
+def test_no_room_outgrows_its_file():
+    sizes = {path: len(path.read_text().splitlines()) for path in (ROOT / "pipesim").rglob("*.py")}
+    assert {path.name: lines for path, lines in sizes.items() if lines > 500} == {}
