@@ -16,7 +16,8 @@ from pipesim.timeline import Timeline
 
 def schedule_of(*orders: str) -> Schedule:
     """One string a rank, actions apart by blanks: ``schedule_of("0F0 0B0", "1F0 1B0")``."""
-    return Schedule.from_orders("hand-made", [[Action.parse(cell) for cell in text.split()] for text in orders])
+    parsed = [[Action.parse(cell) for cell in text.split()] for text in orders]
+    return Schedule.from_orders("hand-made", parsed)
 
 
 def texts(schedule: Schedule) -> list[str]:
@@ -25,7 +26,7 @@ def texts(schedule: Schedule) -> list[str]:
 
 
 def costs_of(num_ranks: int, num_chunks: int = 1, *, number=Fraction, **stated) -> CostTable:
-    """Direct costs, all of them fractions unless `number` says otherwise: F 1, B 2, the rest 0 unless stated."""
+    """Direct costs, fractions unless `number` says otherwise: F 1, B 2, and the rest 0 unless stated."""
     fields = {
         "forward_s": 1,
         "backward_s": 2,
