@@ -51,7 +51,9 @@ def test_simulate_json_has_the_promised_fields():
     )
     assert set(promised.split()) <= set(document)
     rank = document["ranks"][0]
-    assert set("rank busy_s idle_s bubble_ratio peak_in_flight peak_memory_bytes breakdown".split()) <= set(rank)
+    assert set("rank busy_s idle_s bubble_ratio peak_in_flight peak_memory_bytes breakdown".split()) <= set(
+        rank
+    )
     assert set(rank["breakdown"]) == set("busy_s warmup_s dependency_s p2p_s collective_s cooldown_s".split())
     assert sum(rank["breakdown"].values()) == pytest.approx(document["makespan_s"], rel=1e-12)
 
@@ -120,9 +122,7 @@ def test_what_does_not_fit_is_simulated_and_said():
 
 def test_simulate_writes_trace_timeline_and_picture(tmp_path):
     trace, timeline, picture = tmp_path / "t.json", tmp_path / "t.csv", tmp_path / "t.svg"
-    status, _, _ = pipesim(
-        "simulate", TEACHING, "--trace", trace, "--timeline", timeline, "--plot", picture
-    )
+    status, _, _ = pipesim("simulate", TEACHING, "--trace", trace, "--timeline", timeline, "--plot", picture)
     assert status == 0
     events = json.loads(trace.read_text())["traceEvents"]
     assert sum(event["ph"] == "X" and event["cat"] == "F" for event in events) == 4 * 8
@@ -172,7 +172,16 @@ def test_import_hf_gives_a_scenario_that_runs(tmp_path):
 
 def test_presets_show_source_and_date():
     _, out, _ = pipesim("presets")
-    for name in ("a100-sxm-80", "h100-sxm", "h200-sxm", "b200-sxm", "mi300x", "nvlink3", "ib-hdr", "gpt3-175b"):
+    for name in (
+        "a100-sxm-80",
+        "h100-sxm",
+        "h200-sxm",
+        "b200-sxm",
+        "mi300x",
+        "nvlink3",
+        "ib-hdr",
+        "gpt3-175b",
+    ):
         assert name in out
     document = json_of("presets", "a100-sxm-80")
     assert document[0]["source"]
@@ -260,7 +269,9 @@ def test_bad_arguments_end_with_one_message(case, tmp_path, monkeypatch):
 
 
 def test_the_installed_command_exits_with_2_and_without_a_traceback(tmp_path):
-    bad = write(tmp_path / "bad.yaml", "parallel: {pipeline: 4}\nbatch: {microbatches: 8}\ncosts: {forward: 1}\n")
+    bad = write(
+        tmp_path / "bad.yaml", "parallel: {pipeline: 4}\nbatch: {microbatches: 8}\ncosts: {forward: 1}\n"
+    )
     run = subprocess.run(
         [sys.executable, "-c", "from pipesim.cli import main; main()", "simulate", bad],
         capture_output=True,

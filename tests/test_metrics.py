@@ -93,9 +93,7 @@ def test_the_parts_of_every_rank_add_up_to_the_makespan(name, p, v, rounds, seed
 
 def test_step_time_is_makespan_plus_exposed_synchronisation_plus_optimizer():
     """Each rank synchronises after its own last backward: 5 s, of which the last rank hides 1F1B's cool-down."""
-    costs = costs_of(
-        4, 1, Fraction(1), Fraction(2), gradient_sync_s=Fraction(5), optimizer_s=Fraction(1, 2)
-    )
+    costs = costs_of(4, 1, Fraction(1), Fraction(2), gradient_sync_s=Fraction(5), optimizer_s=Fraction(1, 2))
     _, _, metrics = run("1f1b", 4, 1, 8, costs)
     assert (metrics.makespan_s, metrics.exposed_sync_s, metrics.optimizer_s) == (33, 5, Fraction(1, 2))
     assert metrics.step_time_s == Fraction(77, 2)
@@ -110,7 +108,8 @@ def test_zero_bubble_v_is_zero_by_the_span_only():
 
 
 @pytest.mark.parametrize(
-    ("name", "v", "peaks"), [("gpipe", 1, [8] * 4), ("1f1b", 1, [4, 3, 2, 1]), ("interleaved-1f1b", 2, [11, 9, 7, 5])]
+    ("name", "v", "peaks"),
+    [("gpipe", 1, [8] * 4), ("1f1b", 1, [4, 3, 2, 1]), ("interleaved-1f1b", 2, [11, 9, 7, 5])],
 )
 def test_peak_memory_is_in_flight_times_activations(name, v, peaks):
     costs = costs_of(4, v, Fraction(1), Fraction(2), activation_bytes=Fraction(600))
