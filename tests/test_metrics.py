@@ -45,7 +45,7 @@ def test_the_three_bubbles_of_the_textbook_are_exact():
 
 
 def test_idle_time_of_1f1b_is_attributed_as_drawn_by_hand():
-    """Rank 2 of p4 m8: warm-up 2, 3 s for the first gradient, then 1 s between its last backwards, cool-down 4."""
+    """Rank 2 of p4 m8: warm-up 2 s, 3 s between its actions, cool-down 4 s."""
     costs = costs_of(4, 1, Fraction(1), Fraction(2))
     _, _, metrics = run("1f1b", 4, 1, 8, costs)
     rank = metrics.ranks[2]
@@ -92,7 +92,7 @@ def test_the_parts_of_every_rank_add_up_to_the_makespan(name, p, v, rounds, seed
 
 
 def test_step_time_is_makespan_plus_exposed_synchronisation_plus_optimizer():
-    """Each rank synchronises after its own last backward: 5 s, of which the last rank hides 1F1B's cool-down."""
+    """Each rank synchronises for 5 s after its own last backward; the last rank's hides in the cool-down."""
     costs = costs_of(4, 1, Fraction(1), Fraction(2), gradient_sync_s=Fraction(5), optimizer_s=Fraction(1, 2))
     _, _, metrics = run("1f1b", 4, 1, 8, costs)
     assert (metrics.makespan_s, metrics.exposed_sync_s, metrics.optimizer_s) == (33, 5, Fraction(1, 2))
