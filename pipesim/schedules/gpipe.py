@@ -20,6 +20,7 @@ def peak_in_flight(shape: Shape, rank: int) -> int:
     "gpipe",
     source="arXiv 1811.06965; order as torch.distributed.pipelining.ScheduleGPipe",
     chunks=1,
+    known_as={"torch": "GPipe"},
     bubble=bubble,
     peak_in_flight=peak_in_flight,
 )

@@ -57,7 +57,11 @@ def _torch_refuses(shape: Shape) -> bool:
         Rule("microbatch_group_size to be a whole number of at least 1", _stated_size_is_whole),
         Rule("m divisible by p, or by max(1, m // p)", lambda s: group_size(s) is not None),
     ),
+    known_as={"torch": "Interleaved1F1B", "Megatron": "the schedule with virtual stages"},
     refusals=(
+        Refusal(
+            "Megatron", "needs p >= 2 (3 without --overlap-p2p-communication)", lambda s: s.num_ranks < 2
+        ),
         Refusal("Megatron", "needs p <= N <= m and m mod N = 0 or >= p", _megatron_refuses),
         Refusal("torch", "needs m divisible by max(1, m // p), and takes no other N", _torch_refuses),
     ),

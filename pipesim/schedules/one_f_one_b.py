@@ -21,6 +21,11 @@ def peak_in_flight(shape: Shape, rank: int) -> int:
     "1f1b",
     source="arXiv 2104.04473 section 2.2.1; Megatron-LM forward_backward_pipelining_without_interleaving",
     chunks=1,
+    known_as={
+        "torch": "1F1B",
+        "Megatron": "the schedule without virtual stages",
+        "DeepSpeed": "TrainSchedule",
+    },
     refusals=(Refusal("torch", "needs m >= p", lambda s: s.num_microbatches < s.num_ranks),),
     bubble=bubble,
     peak_in_flight=peak_in_flight,

@@ -22,7 +22,7 @@ Order: TypeAlias = Callable[..., Orders]
 """``order(shape)``, or ``order(shape, costs)`` for a schedule that is built from the stages' times."""
 
 Placement: TypeAlias = Literal["linear", "loop", "v", "wave", "bidirectional"]
-"""Which rank holds stage s: s; s mod p; to and fro once; to and fro; s of one replica, p - 1 - s of another."""
+"""Rank of stage s: s; s mod p; there and back; there and back again; s and p - 1 - s of two replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +91,24 @@ class Family:
         When a framework would not take it although it can run.
     options : tuple of str
         Settings it understands.
+    known_as : Mapping
+        The frameworks that have it, and what they call it; see `pipesim.schedules.frameworks`.
     bubble : Callable, optional
         ``bubble(shape, forward_s, backward_s)``: idle seconds of each rank, for free communication and equal
         stages, of which a rank's chunks together take forward_s + backward_s; None where it does not hold.
+    split_bubble : Callable, optional
+        The same of a schedule that splits the backward, as
+        ``split_bubble(shape, forward_s, input_gradient_s, weight_gradient_s)``.
     peak_in_flight : Callable, optional
-        ``peak_in_flight(shape, rank)``: most chunks in flight.
+        ``peak_in_flight(shape, rank)``: most chunks (slices of them) in flight; None where it does not hold.
     synchronous : bool
-        All microbatches see the same weights.
+        All microbatches see the same weights. Where False, `weight_versions`, `staleness` and
+        `steady_period_s` say what a step is instead; see `pipesim.schedules.pipedream`.
+    weight_versions, staleness : Callable, optional
+        Of ``(shape, rank)``: copies of its weights that a rank keeps; updates between a microbatch's forward
+        and the update that its gradient makes.
+    steady_period_s : Callable, optional
+        ``steady_period_s(shape, costs)``: seconds of m microbatches once the pipeline is full.
     placement : Placement, optional
         Which rank holds which stage; None where an option or the search decides.
     num_model_replicas : int
@@ -116,9 +127,14 @@ class Family:
     rules: tuple[Rule, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     options: tuple[str, ...] = ()
+    known_as: Mapping[str, str] = field(default_factory=dict)
     bubble: Callable[[Shape, Any, Any], Any] | None = None
-    peak_in_flight: Callable[[Shape, int], int] | None = None
+    split_bubble: Callable[[Shape, Any, Any, Any], Any] | None = None
+    peak_in_flight: Callable[[Shape, int], int | None] | None = None
     synchronous: bool = True
+    weight_versions: Callable[[Shape, int], int] | None = None
+    staleness: Callable[[Shape, int], int] | None = None
+    steady_period_s: Callable[[Shape, CostTable], Any] | None = None
     placement: Placement | None = "linear"
     num_model_replicas: int = 1
     splits_backward: bool = False
