@@ -35,3 +35,7 @@ class DeadlockError(ScheduleError):
 
 class InfeasibleError(PipesimError):
     """The question is well put and has no answer: nothing legal, or nothing that fits."""
+
+
+class ExecutionError(PipesimError):
+    """A real run could not start or could not go on; the message names the rank and its action where one failed."""

@@ -1,0 +1,92 @@
+"""What ranks do together: sum the gradients of a stage, and come to the optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+class Collectives(Protocol):
+    """Joined by all ranks that hold a stage, or by all there are."""
+
+    def reduce(self, stage: int, module: nn.Module) -> None:
+        """Sum the gradients of a stage over every copy of it."""
+
+    def meet(self) -> None:
+        """Wait for all ranks of all replicas, as an optimizer does that needs the norm of every gradient."""
+
+
+class ProcessCollectives:
+    """Over process groups.
+
+    Parameters
+    ----------
+    groups : mapping of int to process group
+        Those who hold a copy of each stage; None where there is no other.
+    everybody : process group, optional
+        All ranks of all replicas; None for one rank alone.
+    device : torch.device
+        Where gradients are.
+    gradient_bytes : sequence of int, optional
+        On the emulated device, bytes to reduce for each stage in place of gradients.
+    """
+
+    def __init__(
+        self,
+        groups: Mapping[int, Any],
+        everybody: Any,
+        device: torch.device,
+        gradient_bytes: tuple[int, ...] | None = None,
+    ) -> None:
+        self._groups = groups
+        self._everybody = everybody
+        self._token = torch.zeros(1, device=device)
+        self._emulated: dict[int, Tensor] | None = None
+        if gradient_bytes is not None:
+            self._emulated = {
+                stage: torch.zeros(gradient_bytes[stage] // 4)
+                for stage, group in groups.items()
+                if group is not None
+            }
+
+    def reduce(self, stage: int, module: nn.Module) -> None:
+        """Sum over the stage's group, all gradients in one message."""
+        group = self._groups[stage]
+        if group is None:
+            return
+        if self._emulated is not None:
+            dist.all_reduce(self._emulated[stage], group=group)
+            return
+        gradients = gradients_of(module.parameters())
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        dist.all_reduce(flat, group=group)
+        scatter(flat, gradients)
+
+    def meet(self) -> None:
+        """Sum one number over all ranks."""
+        if self._everybody is not None:
+            dist.all_reduce(self._token, group=self._everybody)
+
+
+def gradients_of(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    """Gradients of parameters; zeros are put where no microbatch left one."""
+    gradients = []
+    for parameter in parameters:
+        if not parameter.requires_grad:
+            continue
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradients.append(parameter.grad)
+    return gradients
+
+
+def scatter(flat: Tensor, targets: list[Tensor]) -> None:
+    """Copy consecutive parts of a flat tensor into tensors."""
+    start = 0
+    for target in targets:
+        target.copy_(flat[start : start + target.numel()].view_as(target))
+        start += target.numel()

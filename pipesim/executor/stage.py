@@ -1,0 +1,243 @@
+"""A stage: a contiguous part of the model on one rank, with what it keeps between forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pipesim.actions import Op
+from pipesim.errors import ExecutionError
+from pipesim.executor.memory import ActivationMeter
+from pipesim.executor.models import Carried, PipelineModel, StageModule
+from pipesim.executor.wgrad import WeightGradients, make_deferrable
+
+Key: TypeAlias = tuple[int, int]
+"""Microbatch and slice."""
+
+
+class AnyStage(Protocol):
+    """What a rank asks of a stage, be it computed or emulated."""
+
+    module: nn.Module
+
+    def run(self, op: Op, microbatch: int, part: int, received: Tensor | None) -> Tensor | None:
+        """Carry out F, B, I or W; give what the neighbouring stage takes, if anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Shape and dtype of what leaves a stage forward, for one slice; the gradient that returns is alike."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the message."""
+        return self.dtype.itemsize * torch.Size(self.shape).numel()
+
+
+@dataclass(slots=True)
+class _Live:
+    """What a forward leaves for its backward."""
+
+    x: Tensor
+    past: Carried
+    y: Tensor
+    carried: Carried
+
+
+class Stage:
+    """Runs F, B, I and W of one stage with autograd.
+
+    Parameters
+    ----------
+    index, num_stages : int
+        Which stage of how many.
+    module : StageModule
+        Its layers, on the device.
+    model : PipelineModel
+        For the loss, and the dimension that slices cut.
+    num_slices : int
+        Slices of a microbatch.
+    loss_scale : float
+        Factor on every microbatch's mean loss: one over the microbatches of the step over all replicas, so that
+        gradients add up to those of the mean.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        num_stages: int,
+        module: StageModule,
+        model: PipelineModel,
+        *,
+        num_slices: int,
+        loss_scale: float,
+    ) -> None:
+        self.index = index
+        self.module = module
+        self.model = model
+        self.num_slices = num_slices
+        self.is_first = index == 0
+        self.is_last = index == num_stages - 1
+        self.meter: ActivationMeter | None = None
+        self.losses: dict[Key, Tensor] = {}
+        self._loss_scale = loss_scale
+        self._put_off = WeightGradients()
+        self._live: dict[Key, _Live] = {}
+        self._gradient_of_carried: dict[Key, tuple[Tensor | None, ...]] = {}
+        self._inputs: dict[Key, Tensor] = {}
+        self._targets: dict[Key, Tensor] = {}
+        self._starts: dict[int, int] = {}
+        make_deferrable(module, self._put_off)
+
+    def load(self, samples: Mapping[int, tuple[Tensor, Tensor]]) -> None:
+        """Take the step's inputs and targets, by microbatch; used by the first and the last stage."""
+        self.losses.clear()
+        for microbatch, (inputs, targets) in samples.items():
+            cut = self.model.cut(inputs, self.num_slices)
+            start = 0
+            for part, (x, target) in enumerate(zip(cut, self.model.cut(targets, self.num_slices), strict=True)):
+                self._inputs[microbatch, part], self._targets[microbatch, part] = x, target
+                self._starts[part] = start
+                start += self.model.length(x)
+
+    def run(self, op: Op, microbatch: int, part: int, received: Tensor | None) -> Tensor | None:
+        """Carry out one computation; see `AnyStage`."""
+        key = (microbatch, part)
+        if op is Op.F:
+            return self._forward(key, received)
+        if op is Op.W:
+            self._put_off.apply(key)
+            if self.meter:
+                self.meter.release((self.index, *key, "put off"))
+            return None
+        if op is Op.B:
+            return self._backward(key, received)
+        with self._put_off.deferring(key):
+            gradient = self._backward(key, received)
+        if self.meter:
+            self.meter.hold((self.index, *key, "put off"), self._put_off.tensors(key))
+        return gradient
+
+    def _forward(self, key: Key, received: Tensor | None) -> Tensor | None:
+        microbatch, part = key
+        x = self._inputs[key] if received is None else received.requires_grad_()
+        past: Carried = ()
+        if part > 0:
+            carried = self._live[microbatch, part - 1].carried
+            past = tuple(tensor.detach().requires_grad_() for tensor in carried)
+        held = (self.index, *key)
+        with self.meter.watching(held) if self.meter else nullcontext():
+            y, carried = self.module(x, past, self._starts[part])
+            if self.is_last:
+                y = self._loss(y, key)
+        self._live[key] = _Live(x, past, y, carried)
+        if self.meter:
+            self.meter.hold(held, (x, y, *past, *carried))
+        return None if self.is_last else y.detach()
+
+    def _loss(self, y: Tensor, key: Key) -> Tensor:
+        target = self._targets[key]
+        loss = self.model.loss(y, target) * self._loss_scale
+        if self.num_slices > 1:
+            length = sum(
+                self.model.length(self._targets[key[0], part]) for part in range(self.num_slices)
+            )
+            loss = loss * (self.model.length(target) / length)
+        self.losses[key] = loss.detach()
+        return loss
+
+    def _backward(self, key: Key, gradient: Tensor | None) -> Tensor | None:
+        microbatch, part = key
+        live = self._live.pop(key)
+        roots, gradients = [live.y], [gradient]
+        of_carried = self._gradient_of_carried.pop(key, ())
+        for tensor, value in zip(live.carried, of_carried, strict=bool(of_carried)):
+            if value is not None:
+                roots.append(tensor)
+                gradients.append(value)
+        torch.autograd.backward(roots, gradients)
+        if part > 0:
+            self._gradient_of_carried[microbatch, part - 1] = tuple(leaf.grad for leaf in live.past)
+        if self.meter:
+            self.meter.release((self.index, *key))
+        return None if self.is_first else live.x.grad
+
+    def check_boundary(self, key: Key, tensor: Tensor | None, boundary: Boundary | None) -> None:
+        """Refuse an output whose shape is not what the next rank was told.
+
+        Raises
+        ------
+        ExecutionError
+            If shape or dtype differ.
+        """
+        if tensor is None or boundary is None:
+            return
+        if tuple(tensor.shape) != boundary.shape or tensor.dtype != boundary.dtype:
+            raise ExecutionError(
+                f"stage {self.index} gave {_shown(tuple(tensor.shape), tensor.dtype)} for microbatch {key[0]}, "
+                f"at the start of the run it gave {_shown(boundary.shape, boundary.dtype)}; "
+                f"all microbatches must have one shape"
+            )
+
+
+def _shown(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{'x'.join(map(str, shape))} {str(dtype).removeprefix('torch.')}"
+
+
+def probe(stage: Stage, incoming: list[Boundary] | None, sample: tuple[Tensor, Tensor]) -> list[Boundary]:
+    """Run a stage once without gradients to learn what leaves it, slice by slice.
+
+    Raises
+    ------
+    ExecutionError
+        If the stage does not take what the stage before gives.
+    """
+    stage.load({0: sample})
+    outgoing = []
+    carried: Carried = ()
+    device = next((p.device for p in stage.module.parameters()), sample[0].device)
+    stage.module.eval()
+    with torch.no_grad():
+        for part in range(stage.num_slices):
+            x: Any = stage._inputs[0, part]
+            if incoming is not None:
+                x = torch.zeros(incoming[part].shape, dtype=incoming[part].dtype, device=device)
+            what = f"the output of stage {stage.index - 1}" if incoming is not None else "the model's input"
+            try:
+                y, carried = stage.module(x, carried, stage._starts[part])
+                if stage.is_last:
+                    what = "its targets"
+                    stage._loss(y, (0, part))
+            except (RuntimeError, ValueError, IndexError, TypeError) as error:
+                raise ExecutionError(
+                    f"stage {stage.index} does not take {what}, {_shown(tuple(x.shape), x.dtype)}: {error}"
+                ) from error
+            outgoing.append(Boundary(tuple(y.shape), y.dtype))
+    stage.module.train()
+    return outgoing
+
+
+class EmulatedStage:
+    """Hands on tensors of the right size; the device takes the time."""
+
+    def __init__(self, index: int, num_stages: int, boundaries: dict[int, list[Boundary]]) -> None:
+        self.index = index
+        self._num_stages = num_stages
+        self._boundaries = boundaries
+        self.module = nn.Module()
+
+    def run(self, op: Op, microbatch: int, part: int, received: Tensor | None) -> Tensor | None:
+        """Give a tensor of the size that this computation hands on; see `AnyStage`."""
+        boundary = self.index if op is Op.F else self.index - 1
+        if op is Op.W or not 0 <= boundary < self._num_stages - 1:
+            return None
+        facts = self._boundaries[boundary][part]
+        return torch.empty(facts.shape, dtype=facts.dtype)

@@ -1,0 +1,366 @@
+"""What the process of one rank does with a job: build, warm up, run steps, bring back what was measured."""
+
+from __future__ import annotations
+
+import pickle
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipesim.actions import RECEIVES, SENDS, Op
+from pipesim.errors import ExecutionError, PipesimError
+from pipesim.executor.clock import ClockReading, host_name, read_clock
+from pipesim.executor.collectives import ProcessCollectives
+from pipesim.executor.device import COLUMNS, CpuDevice, CudaDevice, Device, EmulatedDevice, UntimedDevice
+from pipesim.executor.environment import environment
+from pipesim.executor.job import BETWEEN_STEPS, BUILDING, Job, RankFailure, RankResult
+from pipesim.executor.memory import ActivationMeter
+from pipesim.executor.models import PipelineModel, StageModule, build_model, build_stage, sample
+from pipesim.executor.plan import RankProgram, plan, post_receives_early
+from pipesim.executor.rank import RankExecutor
+from pipesim.executor.stage import AnyStage, Boundary, EmulatedStage, Stage, probe
+from pipesim.executor.transport import GlooTransport, NcclTransport, Transport
+from pipesim.executor.wgrad import deferred_share
+from pipesim.executor.workload import EmulatedWorkload
+
+Progress = Callable[[int, int], None]
+"""Told the step and the row that a rank is at."""
+
+
+class Worker:
+    """A process among others, for as many jobs as come.
+
+    Parameters
+    ----------
+    process, num_processes : int
+        This one, of all that are connected.
+    store : torch.distributed store
+        Shared by all.
+    progress : Callable
+        Told where this rank stands.
+    local_index : int
+        Number among the processes of this machine: which GPU is its own.
+    """
+
+    def __init__(
+        self, process: int, num_processes: int, store: Any, progress: Progress, *, local_index: int
+    ) -> None:
+        self.process = process
+        self.num_processes = num_processes
+        self.store = store
+        self.progress = progress
+        self.local_index = local_index
+        self._groups: dict[tuple[str | int, ...], Any] = {}
+        self._num_jobs = 0
+
+    def run(self, job: Job) -> RankResult | None:
+        """Run a job; processes it has no rank for only help to form groups.
+
+        Raises
+        ------
+        RankFailure
+            Naming the rank, its action and what happened.
+        """
+        self._num_jobs += 1
+        at = [0, BUILDING]
+
+        def on_row(row: int) -> None:
+            at[1] = row
+            self.progress(at[0], row)
+
+        def on_step(step: int) -> None:
+            at[0] = step
+            on_row(BETWEEN_STEPS)
+
+        on_row(BUILDING)
+        try:
+            return self._run(job, on_step, on_row)
+        except Exception as error:
+            where = job.whereabouts(self.process, *at) if self.process < job.num_processes else "a spare process"
+            raise RankFailure(f"{where}: {_explain(error)}", lost_contact=_lost_contact(error)) from error
+
+    def _run(self, job: Job, on_step: Callable[[int], None], on_row: Callable[[int], None]) -> RankResult | None:
+        programs = plan(job.schedule)
+        reductions, everybody, meeting = self._form_groups(job, programs)
+        if self.process >= job.num_processes:
+            return None
+        replica, rank = job.place(self.process)
+        program = programs[rank]
+        device = _device(job, rank, self.local_index)
+        transport = self._transport(job, replica, device, meeting)
+        if transport.matches_by_number:
+            program = post_receives_early(program, job.receives_ahead)
+        stages, boundaries = self._stages(job, program, device.torch_device)
+        parameters = [p for stage in stages.values() for p in stage.module.parameters() if p.requires_grad]
+        model = None if isinstance(job.workload, EmulatedWorkload) else build_model(job.workload)
+        emulated = job.workload.gradient_bytes if isinstance(job.workload, EmulatedWorkload) else None
+        collectives = ProcessCollectives(reductions, meeting, device.torch_device, emulated)
+        # NCCL forms its communicator at the first call, which all must make together.
+        collectives.meet()
+        steps = _Steps(job, replica, stages, model)
+        executor = RankExecutor(
+            program,
+            stages,
+            boundaries,
+            transport,
+            collectives,
+            device,
+            optimizer=model.optimizer(parameters) if model and parameters else None,
+            on_row=on_row,
+            before_optimizer=steps.keep_gradients if job.keep_state else None,
+        )
+        before, same_host = self._read_clock(job, everybody)
+        for step in range(job.warmup + job.num_steps):
+            on_step(step)
+            steps.prepare(step, device.torch_device)
+            if everybody is not None:
+                dist.barrier(group=everybody)
+            device.begin_step()
+            begin = time.perf_counter()
+            executor.run_step()
+            columns, disturbed = device.end_step()
+            steps.finish(step, time.perf_counter() - begin, columns, disturbed)
+        on_row(BETWEEN_STEPS)
+        after, _ = self._read_clock(job, everybody)
+        return RankResult(
+            process=self.process,
+            columns={name: np.array([c[name] for c in steps.columns]) for name in COLUMNS},
+            step_s=np.array(steps.seconds),
+            disturbed=np.array(steps.disturbed),
+            losses=np.array(steps.losses),
+            row_bytes=_row_bytes(program, boundaries, stages, emulated),
+            peak_activation_bytes=steps.peak_activation_bytes,
+            deferred_share={index: deferred_share(stage.module) for index, stage in stages.items()},
+            clock_offset_ns=(0, 0) if same_host else (before.offset_ns, after.offset_ns),
+            clock_bound_ns=(0, 0) if same_host else (before.bound_ns, after.bound_ns),
+            environment=environment(job.device, self.local_index),
+            gradients=steps.gradients,
+            weights=steps.weights() if job.keep_state else {},
+        )
+
+    def _form_groups(self, job: Job, programs: list[RankProgram]) -> tuple[dict[int, Any], Any, Any]:
+        """Form a group for each stage that has copies, and of all (on the host, and on the devices).
+
+        Everybody calls this in one order.
+        """
+        backend = "nccl" if job.device == "cuda" else "gloo"
+        reductions = {}
+        for stage in range(job.schedule.num_stages):
+            holders = tuple(
+                replica * job.schedule.num_ranks + program.rank
+                for replica in range(job.num_replicas)
+                for program in programs
+                if stage in program.stages
+            )
+            reductions[stage] = self._group(holders, backend)
+        everybody = tuple(range(job.num_processes))
+        return reductions, self._group(everybody, "gloo"), self._group(everybody, backend)
+
+    def _group(self, members: tuple[int, ...], backend: str) -> Any:
+        if len(members) == 1:
+            return None
+        key = (backend, *members)
+        if key not in self._groups:
+            self._groups[key] = dist.new_group(list(members), backend=backend)
+        return self._groups[key]
+
+    def _transport(self, job: Job, replica: int, device: Device, meeting: Any) -> Transport:
+        first = replica * job.schedule.num_ranks
+        if job.device == "cuda":
+            return NcclTransport(first, device.torch_device, meeting)
+        return GlooTransport(first)
+
+    def _stages(
+        self, job: Job, program: RankProgram, device: torch.device
+    ) -> tuple[dict[int, AnyStage], dict[int, list[Boundary]]]:
+        num_stages, num_slices = job.schedule.num_stages, job.schedule.num_slices
+        if isinstance(job.workload, EmulatedWorkload):
+            sizes = job.workload.boundary_bytes
+            boundaries = {
+                stage: [Boundary((max(1, sizes[stage] // num_slices),), torch.uint8)] * num_slices
+                for stage in range(num_stages)
+            }
+            return {s: EmulatedStage(s, num_stages, boundaries) for s in program.stages}, boundaries
+        model = build_model(job.workload)
+        stages: dict[int, AnyStage] = {}
+        for index in program.stages:
+            layers = build_stage(job.workload, model, index, num_stages)
+            stages[index] = Stage(
+                index,
+                num_stages,
+                StageModule(layers, sliced=num_slices > 1).to(device),
+                model,
+                num_slices=num_slices,
+                loss_scale=1 / (job.schedule.num_microbatches * job.num_replicas),
+            )
+        inputs, targets = (t.to(device) for t in sample(job.workload, model, 0, 0, 0))
+        return stages, self._probe(job, stages, (inputs, targets))
+
+    def _probe(
+        self, job: Job, stages: dict[int, AnyStage], example: tuple[Tensor, Tensor]
+    ) -> dict[int, list[Boundary]]:
+        """Learn the shape of every boundary this rank touches, stage after stage along the model."""
+        known: dict[int, list[Boundary]] = {}
+        for index in sorted(stages):
+            stage = stages[index]
+            assert isinstance(stage, Stage)
+            incoming = known.get(index - 1)
+            if index > 0 and incoming is None:
+                incoming = known[index - 1] = pickle.loads(self.store.get(self._name(index - 1)))
+            known[index] = probe(stage, incoming, example)
+            self.store.set(self._name(index), pickle.dumps(known[index]))
+        return known
+
+    def _name(self, stage: int) -> str:
+        return f"job {self._num_jobs} boundary {stage}"
+
+    def _read_clock(self, job: Job, everybody: Any) -> tuple[ClockReading, bool]:
+        if everybody is None:
+            return ClockReading(0, 0), True
+        names: list[Any] = [None] * job.num_processes
+        dist.all_gather_object(names, host_name(), group=everybody)
+        return read_clock(self.process, job.num_processes, everybody), len(set(names)) == 1
+
+
+class _Steps:
+    """What surrounds the replay of each step: data before it, results after it."""
+
+    def __init__(
+        self, job: Job, replica: int, stages: dict[int, AnyStage], model: PipelineModel | None
+    ) -> None:
+        self.job = job
+        self.replica = replica
+        self.model = model
+        self.stages = {index: stage for index, stage in stages.items() if isinstance(stage, Stage)}
+        self.columns: list[dict[str, Any]] = []
+        self.seconds: list[float] = []
+        self.disturbed: list[bool] = []
+        self.losses: list[float] = []
+        self.gradients: dict[str, Any] = {}
+        self.peak_activation_bytes = 0
+        self._metered_step = max(0, job.warmup - 1)
+
+    def prepare(self, step: int, device: torch.device) -> None:
+        """Load the step's microbatches; in the last warm-up step also count activations."""
+        ends = [stage for stage in self.stages.values() if stage.is_first or stage.is_last]
+        if ends and self.model is not None:
+            workload = self.job.workload
+            assert not isinstance(workload, EmulatedWorkload)
+            samples = {}
+            for microbatch in range(self.job.schedule.num_microbatches):
+                inputs, targets = sample(workload, self.model, step, self.replica, microbatch)
+                samples[microbatch] = inputs.to(device), targets.to(device)
+            for stage in ends:
+                stage.load(samples)
+        meter = None
+        if step == self._metered_step and self.stages:
+            meter = ActivationMeter(stage.module for stage in self.stages.values())
+        for stage in self.stages.values():
+            stage.meter = meter
+
+    def finish(self, step: int, seconds: float, columns: dict[str, Any], disturbed: bool) -> None:
+        """Check the losses, and keep what was measured unless it was a warm-up step."""
+        loss = float("nan")
+        for stage in self.stages.values():
+            if stage.is_last and stage.losses:
+                loss = 0.0
+                for (microbatch, part), value in stage.losses.items():
+                    number = value.item()
+                    if not np.isfinite(number):
+                        action = f"{stage.index}F{microbatch}" + (f".{part}" if part else "")
+                        raise ExecutionError(f"the loss of microbatch {microbatch} is {number} (action {action})")
+                    loss += number
+            if stage.meter is not None:
+                self.peak_activation_bytes = stage.meter.peak_bytes
+        if step >= self.job.warmup:
+            self.columns.append(columns)
+            self.seconds.append(seconds)
+            self.disturbed.append(disturbed)
+            self.losses.append(loss)
+
+    def keep_gradients(self) -> None:
+        """Copy the gradients of the first step."""
+        if not self.gradients:
+            self.gradients = self._arrays(lambda p: None if p.grad is None else p.grad)
+
+    def weights(self) -> dict[str, Any]:
+        """Copy the weights."""
+        return self._arrays(lambda p: p)
+
+    def _arrays(self, pick: Callable[[nn.Parameter], Tensor | None]) -> dict[str, Any]:
+        found = {}
+        for index, stage in self.stages.items():
+            for name, parameter in stage.module.named_parameters():
+                tensor = pick(parameter)
+                if tensor is not None:
+                    found[f"{index}.{name.removeprefix('layers.')}"] = tensor.detach().cpu().numpy().copy()
+        return found
+
+
+def _device(job: Job, rank: int, local_index: int) -> Device:
+    rows = job.schedule.rows_of(rank)
+    num_rows = rows.stop - rows.start
+    if isinstance(job.workload, EmulatedWorkload):
+        return EmulatedDevice(job.workload.row_s[rows])
+    if job.device == "cuda":
+        if local_index >= torch.cuda.device_count():
+            raise ExecutionError(
+                f"needs GPU {local_index}, this machine has {torch.cuda.device_count()}; one GPU a rank is needed"
+            )
+        torch.cuda.set_device(local_index)
+        return CudaDevice(num_rows, local_index)
+    return CpuDevice(num_rows) if job.record else UntimedDevice(num_rows)
+
+
+def _row_bytes(
+    program: RankProgram,
+    boundaries: dict[int, list[Boundary]],
+    stages: dict[int, AnyStage],
+    emulated_gradient_bytes: tuple[int, ...] | None,
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    nbytes = np.zeros(program.num_rows, np.int64)
+    for (instruction, *_) in program.units:
+        if instruction.op in SENDS or instruction.op in RECEIVES:
+            earlier = instruction.op in (Op.RECV_F, Op.SEND_B)
+            nbytes[instruction.row] = boundaries[instruction.stage - earlier][instruction.slice].nbytes
+        elif instruction.op is Op.REDUCE_GRAD and emulated_gradient_bytes is not None:
+            nbytes[instruction.row] = emulated_gradient_bytes[instruction.stage]
+        elif instruction.op is Op.REDUCE_GRAD:
+            parameters = stages[instruction.stage].module.parameters()
+            nbytes[instruction.row] = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
+    return nbytes
+
+
+def connect(store: Any, process: int, num_processes: int, *, timeout_s: float, cuda: bool) -> None:
+    """Join the other processes."""
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        store=store,
+        rank=process,
+        world_size=num_processes,
+        timeout=timedelta(seconds=timeout_s),
+    )
+
+
+def _lost_contact(error: BaseException) -> bool:
+    text = str(error)
+    return isinstance(error, RuntimeError) and any(
+        word in text for word in ("gloo", "Connection", "NCCL", "peer", "Timed out", "TCPStore", "recvVector")
+    )
+
+
+def _explain(error: BaseException) -> str:
+    if isinstance(error, PipesimError):
+        return str(error)
+    text = f"{type(error).__name__}: {error}"
+    frames = traceback.extract_tb(error.__traceback__)
+    if frames:
+        text += f" ({frames[-1].filename}:{frames[-1].lineno})"
+    return text
