@@ -132,7 +132,7 @@ def test_simulate_writes_trace_timeline_and_picture(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["t.csv", "t.json", "t.svg"]
 
 
-@pytest.mark.parametrize("kind", ["gantt", "bubble", "memory", "breakdown"])
+@pytest.mark.parametrize("kind", ["gantt", "bubble", "memory", "breakdown", "pareto"])
 def test_each_plot_is_drawn(kind, tmp_path):
     output = tmp_path / "plot.png"
     status, _, message = pipesim("plot", kind, GPT3, "-o", output, "--set", "batch.global=16")

@@ -9,7 +9,7 @@ import typer
 
 from pipesim.cli import options, tables
 from pipesim.scenario import load_scenario
-from pipesim.study import bubble_curves, simulate_scenario
+from pipesim.study import bubble_curves, compare, simulate_scenario
 
 app = typer.Typer(help="Draw one picture, PNG or SVG.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -67,3 +67,36 @@ def breakdown(scenario: File, output: Output, overrides: options.Overrides = Non
 
     result = simulate_scenario(load_scenario(scenario, overrides or ()))
     plot_breakdown(f"{result.scenario.name}: {result.label}", result.metrics, output)
+
+
+@app.command()
+def pareto(
+    scenario: File,
+    output: Output,
+    overrides: options.Overrides = None,
+    schedules: options.Schedules = None,
+    chunks: options.Chunks = None,
+) -> None:
+    """Step time of every synchronous schedule against its peak memory."""
+    from pipesim.plots import plot_pareto
+
+    asked = load_scenario(scenario, overrides or ())
+    with tables.progress_bar("simulating", quiet=False) as progress:
+        results = compare(
+            asked,
+            names=options.parse_names(schedules),
+            chunks=options.parse_counts(chunks, "--chunks"),
+            progress=progress,
+        ).results
+    in_bytes = results[0].metrics.peak_memory_bytes is not None
+    points = [
+        (
+            result.label,
+            float(result.metrics.step_time_s),
+            result.metrics.peak_memory_bytes or max(rank.peak_in_flight for rank in result.metrics.ranks),
+        )
+        for result in results
+        if result.synchronous
+    ]
+    limit = results[0].costs.memory_limit_bytes
+    plot_pareto(asked.name, points, output, limit_bytes=limit, in_bytes=in_bytes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import colorsys
 from pathlib import Path
 
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
@@ -39,7 +40,7 @@ def save(figure: Figure, path: str | Path) -> None:
     """
     if Path(path).suffix.lower() not in FORMATS:
         raise ScenarioError(f"pictures are {' or '.join(FORMATS)}", file=str(path))
-    with complete_file(path) as temporary:
+    with complete_file(path) as temporary, rc_context({"svg.hashsalt": "pipesim"}):
         figure.savefig(temporary, dpi=150, metadata={"Date": None} if temporary.suffix == ".svg" else None)
 
 
