@@ -25,7 +25,10 @@ def row_durations(schedule: Schedule, costs: CostTable) -> Array:
     if schedule.num_slices > 1:
         durations = _of_slices(schedule, costs, durations)
     for row in np.flatnonzero(schedule.joined):
-        pair = costs.pair_s(int(schedule.stage[row]), int(schedule.stage[row + 1]))
+        if costs.overlapped_pair_s is None:
+            pair = durations[row] + durations[row + 1]
+        else:
+            pair = costs.overlapped_pair_s[schedule.stage[row]] / schedule.num_slices
         durations[row : row + 2] = pair
     return durations
 
@@ -44,7 +47,7 @@ def _part(
     schedule: Schedule, costs: CostTable, part: str, *, in_input_gradient: int, in_weight_gradient: int
 ) -> Array:
     """Seconds of one part along the rows; I and W hold 1/n of the backward's, or nothing where n is 0."""
-    seconds = np.zeros(len(schedule.op), dtype=costs.forward_s.dtype)
+    seconds = 0 * costs.forward_s[schedule.stage]
     for op, parts, divisor in (
         (Op.F, costs.forward_parts_s, 1),
         (Op.B, costs.backward_parts_s, 1),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pipesim.actions import BoolArray, IntArray, Schedule
 from pipesim.costs import CostTable
-from pipesim.costs.rows import row_durations
+from pipesim.costs.rows import message_bytes, row_durations
 from pipesim.evaluate.spans import Spans
 from pipesim.graph import Dependencies, dependencies, linear_extension
 
@@ -107,8 +107,9 @@ class PreparedSchedule:
 
     def delays(self, costs: CostTable) -> npt.NDArray[Any]:
         """Seconds from a producer's end to the arrival of its message, shape (rows,); see `row_delays`."""
+        nbytes = message_bytes(self.schedule, costs)
         seconds = [
-            costs.p2p(source, destination).transfer_s(costs.boundary_bytes[boundary])
+            costs.p2p(source, destination).transfer_s(nbytes[boundary])
             for source, destination, boundary in self.messages
         ]
         result: npt.NDArray[Any] = np.array([*seconds, 0], costs.forward_s.dtype)[self.message_of_row]
