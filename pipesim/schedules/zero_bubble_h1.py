@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipesim.actions import Action, forward, input_gradient, weight_gradient
-from pipesim.schedules.registry import Orders, Shape, schedule
+from pipesim.schedules.registry import Orders, Refusal, Shape, schedule
 
 
 def split_bubble(shape: Shape, forward_s: Any, input_gradient_s: Any, weight_gradient_s: Any) -> Any:
@@ -24,11 +24,16 @@ def peak_in_flight(shape: Shape, rank: int) -> int:
     return min(shape.num_microbatches, shape.num_ranks)
 
 
+def _torch_refuses(shape: Shape) -> bool:
+    return shape.num_microbatches % max(1, shape.num_microbatches // shape.num_ranks) != 0
+
+
 @schedule(
     "zb-h1",
     source="arXiv 2401.10241 section 2.1; order as torch's InterleavedZeroBubble with one chunk",
     chunks=1,
     known_as={"torch": "InterleavedZeroBubble with one stage a rank"},
+    refusals=(Refusal("torch", "needs m divisible by max(1, m // p)", _torch_refuses),),
     split_bubble=split_bubble,
     peak_in_flight=peak_in_flight,
     splits_backward=True,

@@ -1,0 +1,217 @@
+"""What torch, Megatron and DeepSpeed would say to a schedule: by name and shape, or to a file.
+
+A framework takes a schedule by name where `Family.known_as` has it and none of the family's refusals applies.
+Torch's runtime also loads a file (``_load_csv``, torchtitan's ``pipeline_parallel_schedule_csv``); Megatron
+and DeepSpeed read none, so a file suits them only if it is the very order that they would run.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipesim.actions import Action, Op, Schedule
+from pipesim.errors import ScheduleError
+from pipesim.graph import find_hang, lower, validate
+from pipesim.schedules.registry import Family, Shape, family, generate
+
+FRAMEWORKS = ("torch", "Megatron", "DeepSpeed")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a framework says to one schedule and shape.
+
+    Parameters
+    ----------
+    framework : str
+        One of `FRAMEWORKS`.
+    called : str, optional
+        What the framework calls it; None if it does not have it.
+    reasons : tuple of str
+        Why it refuses; empty if it accepts.
+    file_reasons : tuple of str
+        Why it does not load the exported file either; empty if it does, whether or not the name is accepted.
+    """
+
+    framework: str
+    called: str | None
+    reasons: tuple[str, ...]
+    file_reasons: tuple[str, ...]
+
+    @property
+    def accepts(self) -> bool:
+        """The framework runs this schedule when asked for it by name."""
+        return not self.reasons
+
+    @property
+    def loads_file(self) -> bool:
+        """The framework runs this schedule when given the exported file."""
+        return not self.file_reasons
+
+
+def find_framework(name: str) -> str:
+    """Look a framework up, whatever its case.
+
+    Raises
+    ------
+    ScheduleError
+        If it is none of `FRAMEWORKS`.
+    """
+    for framework in FRAMEWORKS:
+        if framework.lower() == name.strip().lower():
+            return framework
+    raise ScheduleError(f"no framework is called {name!r}; there are: {', '.join(FRAMEWORKS)}")
+
+
+def verdict(name: str, shape: Shape, framework: str) -> Verdict:
+    """Ask one framework about a schedule by name.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule or the framework is unknown.
+    """
+    chosen, framework = family(name), find_framework(framework)
+    called = chosen.known_as.get(framework)
+    try:
+        chosen.check(shape)
+    except ScheduleError as error:
+        return Verdict(framework, called, (str(error),), (str(error),))
+    missing = [] if called else [f"has no {chosen.name} schedule"]
+    refusals = [r.words for r in chosen.refusals if r.framework == framework and r.refuses(shape)]
+    file_reasons = tuple(_unfit_as_file(chosen, shape, framework))
+    return Verdict(framework, called, tuple(missing + refusals), file_reasons)
+
+
+def verdicts(name: str, shape: Shape) -> tuple[Verdict, ...]:
+    """Ask every framework about a schedule by name."""
+    return tuple(verdict(name, shape, framework) for framework in FRAMEWORKS)
+
+
+def _unfit_as_file(chosen: Family, shape: Shape, framework: str) -> Iterator[str]:
+    if framework != "torch":
+        yield f"{framework} reads no schedule file"
+        return
+    if not chosen.synchronous:
+        yield "torch steps the optimizer outside the schedule, so no weight versions"
+    if chosen.num_model_replicas > 1:
+        yield "torch gives a stage one rank"
+    if "num_slices" in chosen.options and shape.options.get("num_slices") != 1:
+        yield "torch has no slices of a microbatch"
+
+
+def check_csv(text: str, framework: str, *, name: str = "csv") -> tuple[str, ...]:
+    """Say why a framework would not run a schedule file; nothing if it would.
+
+    Parameters
+    ----------
+    text : str
+        Torch's form, with or without communication, in old or new letters.
+    framework : str
+        One of `FRAMEWORKS`.
+    name : str
+        What messages call the file.
+
+    Raises
+    ------
+    ScheduleError
+        If the text cannot be read, or the framework is unknown.
+    """
+    schedule = Schedule.from_csv(text, name=name)
+    reasons = list(check_schedule(schedule, framework))
+    if find_framework(framework) == "torch" and _has_messages(schedule):
+        rows = enumerate(csv.reader(io.StringIO(text)))
+        ragged = [rank for rank, row in rows if row and not all(cell.strip() for cell in row)]
+        if ragged:
+            reasons.append(
+                f"torch takes no empty cell in a file with communication; rank {ragged[0]} has one"
+            )
+    return tuple(reasons)
+
+
+def check_schedule(schedule: Schedule, framework: str) -> tuple[str, ...]:
+    """Say why a framework would not run a schedule; nothing if it would.
+
+    What is wrong anywhere, such as a missing action or a deadlock, comes first and alone.
+
+    Raises
+    ------
+    ScheduleError
+        If the framework is unknown.
+    """
+    framework = find_framework(framework)
+    computations = schedule.compute_only()
+    try:
+        validate(computations)
+        if _has_messages(schedule):
+            _check_messages(schedule, computations)
+    except ScheduleError as error:
+        return (str(error),)
+    if framework == "torch":
+        return tuple(_torch_reasons(schedule, computations))
+    return tuple(_own_order_reasons(computations, framework))
+
+
+def _has_messages(schedule: Schedule) -> bool:
+    return bool(np.any((schedule.op >= Op.SEND_F) & (schedule.op <= Op.RECV_B)))
+
+
+def _check_messages(schedule: Schedule, computations: Schedule) -> None:
+    expected, found = _messages(lower(computations)), _messages(schedule)
+    for rank, action in expected - found:
+        raise ScheduleError(f"rank {rank}: {action} is missing, its message is needed on another rank")
+    for (rank, action), count in found.items():
+        if (rank, action) not in expected:
+            raise ScheduleError(f"rank {rank}: {action} sends or receives what nobody needs")
+        if count > 1:
+            raise ScheduleError(f"rank {rank}: {action} stands there {count} times")
+    hang = find_hang(schedule, "buffered")
+    if hang is not None:
+        raise ScheduleError(hang)
+
+
+def _messages(schedule: Schedule) -> Counter[tuple[int, Action]]:
+    rows = np.flatnonzero((schedule.op >= Op.SEND_F) & (schedule.op <= Op.RECV_B)).tolist()
+    rank = schedule.rank
+    return Counter((int(rank[row]), schedule.action(row)) for row in rows)
+
+
+def _torch_reasons(schedule: Schedule, computations: Schedule) -> Iterator[str]:
+    if schedule.num_slices > 1:
+        yield "torch has no slices of a microbatch, and would read 0F1.2 as 0F1"
+    if np.any(schedule.op == Op.OPTIMIZER):
+        yield "torch has no OPTIMIZER action; it steps the optimizer outside the schedule"
+    homes: dict[int, int] = {}
+    for rank in range(computations.num_ranks):
+        for stage in computations.stages_of(rank):
+            if homes.setdefault(stage, rank) != rank:
+                yield f"stage {stage} stands on ranks {homes[stage]} and {rank}; torch gives a stage one rank"
+                return
+
+
+def _own_order_reasons(computations: Schedule, framework: str) -> Iterator[str]:
+    shape = Shape(computations.num_ranks, computations.num_chunks, computations.num_microbatches)
+    name = "1f1b" if shape.num_chunks == 1 else "interleaved-1f1b"
+    asked = verdict(name, shape, framework)
+    if not asked.accepts:
+        yield f"{framework} reads no schedule file, and for {shape}: {'; '.join(asked.reasons)}"
+        return
+    own = generate(name, shape)
+    for rank in range(shape.num_ranks):
+        theirs, ours = own.actions_of(rank), computations.actions_of(rank)
+        for position, (expected, found) in enumerate(zip(theirs, ours, strict=False)):
+            if expected != found:
+                yield (
+                    f"{framework} reads no schedule file and runs {name}, from which this one differs "
+                    f"first on rank {rank}, action {position + 1}: {found} for {expected}"
+                )
+                return
+        if len(theirs) != len(ours):
+            yield f"{framework} reads no schedule file and runs {name}, with other actions on rank {rank}"
+            return
