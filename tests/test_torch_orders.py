@@ -1,0 +1,125 @@
+"""Our orders are those the installed torch executes or lists, op for op, for every shape both accept."""
+
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from helpers import texts
+
+from pipesim.actions import Schedule
+from pipesim.errors import ScheduleError
+from pipesim.schedules import Shape, family, generate
+
+torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
+
+RANKS, CHUNKS, MICROBATCHES = range(1, 9), range(1, 4), range(1, 35)
+
+
+def stage_that_records(rank: int, num_ranks: int, log: list[str]) -> SimpleNamespace:
+    """What torch's single-stage schedules ask of a stage, with nothing to send."""
+
+    def forward(k, *_, **__):
+        log.append(f"{rank}F{k}")
+
+    def backward(k, *_, **__):
+        log.append(f"{rank}B{k}")
+
+    def no_transfers(k):
+        return []
+
+    def nothing(*_):
+        pass
+
+    return SimpleNamespace(
+        stage_index=rank,
+        num_stages=num_ranks,
+        is_first=rank == 0,
+        is_last=rank == num_ranks - 1,
+        submod=None,
+        has_backward=True,
+        forward_one_chunk=forward,
+        backward_one_chunk=backward,
+        get_fwd_recv_ops=no_transfers,
+        get_fwd_send_ops=no_transfers,
+        get_bwd_recv_ops=no_transfers,
+        get_bwd_send_ops=no_transfers,
+        clear_runtime_states=nothing,
+        perform_reduce_grad=nothing,
+    )
+
+
+def executed(schedule_class, num_ranks: int, num_microbatches: int) -> list[str]:
+    """What torch runs on each rank; its listing of 1F1B is wrong on the last one."""
+    orders = []
+    for rank in range(num_ranks):
+        log: list[str] = []
+        schedule = schedule_class(stage_that_records(rank, num_ranks, log), num_microbatches)
+        with mock.patch.object(schedule, "_initialize_stage"):
+            schedule.step(return_outputs=False)
+        orders.append(" ".join(log))
+    return orders
+
+
+def listed(schedule_class, num_ranks: int, num_chunks: int, num_microbatches: int) -> list[str]:
+    """What torch lists for each rank, its idle slots left out."""
+    stage = SimpleNamespace(
+        group_size=num_ranks, group_rank=0, num_stages=num_ranks * num_chunks, submod=None
+    )
+    with mock.patch.object(schedule_class, "_prepare_schedule_with_comms"):
+        orders = schedule_class([stage] * num_chunks, num_microbatches).pipeline_order
+    return [" ".join(str(action) for action in orders[rank] if action) for rank in range(num_ranks)]
+
+
+def ours(name: str, shape: Shape) -> list[str]:
+    return texts(generate(name, shape))
+
+
+@pytest.mark.parametrize("num_ranks", RANKS)
+def test_gpipe(num_ranks):
+    for m in MICROBATCHES:
+        assert ours("gpipe", Shape(num_ranks, 1, m)) == executed(torch_schedules.ScheduleGPipe, num_ranks, m)
+
+
+@pytest.mark.parametrize("num_ranks", RANKS)
+def test_1f1b(num_ranks):
+    (torch_refusal,) = (r for r in family("1f1b").refusals if r.framework == "torch")
+    for m in MICROBATCHES:
+        shape = Shape(num_ranks, 1, m)
+        if torch_refusal.refuses(shape):
+            with pytest.raises(ValueError, match="Number of microbatches"):
+                executed(torch_schedules.Schedule1F1B, num_ranks, m)
+        else:
+            assert ours("1f1b", shape) == executed(torch_schedules.Schedule1F1B, num_ranks, m)
+
+
+@pytest.mark.parametrize("num_ranks", RANKS)
+def test_interleaved_1f1b(num_ranks):
+    torch_class = torch_schedules.ScheduleInterleaved1F1B
+    (torch_refusal,) = (r for r in family("interleaved-1f1b").refusals if r.framework == "torch")
+    compared = 0
+    for v in CHUNKS:
+        for m in MICROBATCHES:
+            shape = Shape(num_ranks, v, m)
+            try:
+                theirs = listed(torch_class, num_ranks, v, m)
+            except ValueError:
+                with pytest.raises(ScheduleError, match="nearest legal m"):
+                    generate("interleaved-1f1b", shape)
+            else:
+                assert not torch_refusal.refuses(shape)
+                assert ours("interleaved-1f1b", shape) == theirs
+                compared += 1
+    assert compared >= len(MICROBATCHES)
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3, 4])
+def test_torch_loads_the_csv_written_here_and_its_own_is_read(num_ranks, tmp_path):
+    written = generate("interleaved-1f1b", Shape(num_ranks, 2, 2 * num_ranks))
+    compute, lowered = tmp_path / "compute.csv", tmp_path / "lowered.csv"
+    compute.write_text(written.to_csv())
+    stage = stage_that_records(0, 2 * num_ranks, [])
+    stage.group_size, stage.group_rank = num_ranks, 0
+    runtime = torch_schedules._PipelineScheduleRuntime([stage] * 2, 2 * num_ranks)
+    runtime._load_csv(str(compute), format="compute_only")
+    runtime._dump_csv(str(lowered), format="compute_comms")
+    assert texts(Schedule.from_csv(lowered.read_text()).compute_only()) == texts(written)
