@@ -14,8 +14,8 @@ from pipesim.schedules.registry import Orders, Shape, schedule
 FORWARD_SLOTS, BACKWARD_SLOTS = 1, 2
 
 
-def peak_in_flight(shape: Shape, rank: int) -> int | None:
-    """2 * floor((2p + 3) / 3) chunks at most; every rank reaches it for m >= p."""
+def peak_in_flight(shape: Shape, rank: int) -> int:
+    """2 * floor((2p + 3) / 3) chunks at most; every rank reaches it for m >= 2p."""
     return 2 * ((2 * shape.num_ranks + 3) // 3)
 
 

@@ -4,9 +4,9 @@ from pipesim.schedules.building_block import Block, squeeze
 from pipesim.schedules.registry import Orders, Shape, schedule
 
 
-def peak_in_flight(shape: Shape, rank: int) -> int | None:
+def peak_in_flight(shape: Shape, rank: int) -> int:
     """2 * floor((p + 2) / 2) chunks at most, until W; some rank reaches it for m >= p."""
-    return _peak(shape) if shape.num_microbatches >= shape.num_ranks else None
+    return _peak(shape)
 
 
 def _peak(shape: Shape) -> int:

@@ -19,8 +19,8 @@ def split_bubble(shape: Shape, forward_s: Any, input_gradient_s: Any, weight_gra
 
 
 def peak_in_flight(shape: Shape, rank: int) -> int:
-    """min(2m, 2p) chunks: as much as 1F1B's first rank."""
-    return 2 * min(shape.num_microbatches, shape.num_ranks)
+    """min(2p, 2m, m + r + 1) chunks: 2p, as much as 1F1B's first rank, from m = 2p - 1 on."""
+    return min(2 * shape.num_ranks, 2 * shape.num_microbatches, shape.num_microbatches + rank + 1)
 
 
 def _is_full(shape: Shape) -> bool:
