@@ -170,7 +170,7 @@ def scenario(**changes):
         costs_file=None,
         layers=LayerSplit("even"),
         recompute="none",
-        optimizer_sharded=False,
+        optimizer="plain",
         efficiency=None,
         precision=Precision("bf16", 2, 4, 12),
         p2p_mode="overlapped",

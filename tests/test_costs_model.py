@@ -84,7 +84,7 @@ def scenario(model, *, tensor=8, pipeline=1, data=1, micro=1, microbatches=1, **
         costs_file=None,
         layers=LayerSplit("even"),
         recompute="none",
-        optimizer_sharded=False,
+        optimizer="plain",
         efficiency=MEGATRON_2022,
         precision=Precision("fp16", 2, 4, 12),
         p2p_mode="overlapped",
@@ -269,14 +269,37 @@ def test_gated_layer_without_dropout_keeps_34_values_of_hidden_size():
 def test_logits_belong_to_the_last_stage():
     table = build_costs(scenario(gpt(8, 1024, 16), tensor=1, pipeline=4), num_chunks=1)
     assert table.activation_bytes[3] - table.activation_bytes[1] == 4 * 2048 * (1024 + 51200)
-    assert table.working_bytes[3] == 2 * 2048 * 51200
-    assert table.working_bytes[:3].tolist() == [0, 0, 0]
+    # Beside the gradient of the hidden state: that of the logits, or those of queries, keys, values, output
+    # and scores.
+    assert table.working_bytes[3] == 2 * 2048 * (1024 + 51200)
+    assert table.working_bytes[:3].tolist() == [2 * 2048 * 1024 * 5 + 4 * 16 * 2048**2] * 3
+
+
+def test_fused_loss_keeps_16_bit_logits_and_nothing_beside_them():
+    fused = replace(MEGATRON_2022, attention_kernel="flash", loss_kernel="fused")
+    table = build_costs(scenario(gpt(8, 1024, 16), tensor=1, pipeline=4, efficiency=fused), num_chunks=1)
+    assert table.activation_bytes[3] - table.activation_bytes[1] == 2048 * (4 * 1024 + 2 * 51200)
+    assert table.working_bytes[3] == 2 * 2048 * 1024  # in the end only the gradient of the hidden state
+    assert table.working_bytes[1] == 2 * 2048 * 1024 * (1 + 2 * 4)  # and of the MLP's two inner tensors
+
+
+def test_placeholders_are_one_16_bit_buffer_for_each_weight_shape():
+    def working(placeholders):
+        chosen = replace(MEGATRON_2022, weight_gradient_placeholders=placeholders)
+        case = scenario(LLAMA_8B, tensor=2, pipeline=4, efficiency=chosen)
+        return build_costs(case, num_chunks=1).working_bytes
+
+    layer = 4096 * (4096 + 2 * 1024 + 4096 + 3 * 14336)
+    head = 128256 * 4096
+    assert (working(True) - working(False)).tolist() == [layer] * 3 + [layer + head]
 
 
 def test_full_recompute_needs_one_whole_layer_while_it_runs():
     full = build_costs(scenario(gpt(4, 8192, 64), pipeline=4, recompute="full"), num_chunks=1)
     none = build_costs(scenario(gpt(4, 8192, 64), pipeline=4), num_chunks=1)
-    assert full.activation_bytes[1] + full.working_bytes[1] == pytest.approx(none.activation_bytes[1])
+    both = [table.activation_bytes[1] + table.working_bytes[1] for table in (full, none)]
+    assert both[0] == pytest.approx(both[1])
+    assert full.working_bytes[1] - none.working_bytes[1] > 4 * none.activation_bytes[1] / 5
 
 
 @given(
@@ -333,7 +356,10 @@ def test_too_few_key_value_heads_are_copied():
 
 def test_sharded_optimizer_divides_state_and_time_over_replicas():
     plain, sharded = (
-        build_costs(scenario(gpt(8, 4096, 32), pipeline=2, data=4, optimizer_sharded=sharded), num_chunks=1)
+        build_costs(
+            scenario(gpt(8, 4096, 32), pipeline=2, data=4, optimizer="sharded" if sharded else "plain"),
+            num_chunks=1,
+        )
         for sharded in (False, True)
     )
     assert sharded.optimizer_bytes == pytest.approx(plain.optimizer_bytes / 4)

@@ -62,9 +62,8 @@ def _costs_from_file(scenario: Scenario, name: str, num_chunks: int) -> CostTabl
 
 def _with_step_facts(table: CostTable, scenario: Scenario) -> CostTable:
     """Add what costs alone cannot know: how many devices run, and their price."""
-    parallel = scenario.parallel
     return replace(
         table,
-        num_gpus=parallel.pipeline * parallel.tensor * parallel.data,
+        num_gpus=scenario.parallel.num_gpus,
         price_usd_per_gpu_hour=scenario.price_usd_per_gpu_hour,
     )

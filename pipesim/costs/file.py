@@ -13,13 +13,13 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import yaml
 
 from pipesim.costs.network import LinkCost, Number, PointToPoint, Ring
-from pipesim.costs.table import Array, CostTable
+from pipesim.costs.table import Array, CostTable, GradientCollective
 from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import read_yaml_mapping
 
@@ -46,7 +46,9 @@ _OPTIONAL_SCALARS = (
     "price_usd_per_gpu_hour",
 )
 _PARTS = ("forward_parts_s", "backward_parts_s")
-_COLLECTIVES = ("all_reduce", "reduce_scatter")
+_COLLECTIVES: tuple[GradientCollective, ...] = get_args(GradientCollective)
+_OPTIONAL_ARRAYS = ("overlapped_pair_s", "expert_share")
+_RINGS = ("gradient_ring", "expert_ring")
 
 
 def write_cost_table(table: CostTable, path: str | Path) -> None:
@@ -122,10 +124,9 @@ def read_cost_table(path: str | Path) -> CostTable:
         key: source.array(content.get(key, [0] * num_stages), key, num_stages)
         for key in (*_NEEDED_ARRAYS, *_OTHER_ARRAYS)
     }
-    if content.get("overlapped_pair_s") is not None:
-        values["overlapped_pair_s"] = source.array(
-            content["overlapped_pair_s"], "overlapped_pair_s", num_stages
-        )
+    for key in _OPTIONAL_ARRAYS:
+        if content.get(key) is not None:
+            values[key] = source.array(content[key], key, num_stages)
     for key in _PARTS:
         parts = source.mapping(content.get(key, {}), key)
         values[key] = {name: source.array(part, f"{key}.{name}", num_stages) for name, part in parts.items()}
@@ -139,6 +140,8 @@ def read_cost_table(path: str | Path) -> CostTable:
         if released > 1:
             raise source.error("released_at_input_gradient", f"found {released}; a share is at most 1")
         values["released_at_input_gradient"] = released
+    if "overlap_slowdown" in content:
+        values["overlap_slowdown"] = source.number(content["overlap_slowdown"], "overlap_slowdown")
     if "gradient_collective" in content:
         values["gradient_collective"] = content["gradient_collective"]
         if content["gradient_collective"] not in _COLLECTIVES:
@@ -146,8 +149,9 @@ def read_cost_table(path: str | Path) -> CostTable:
                 "gradient_collective",
                 f"found {content['gradient_collective']!r}; allowed: {', '.join(_COLLECTIVES)}",
             )
-    if content.get("gradient_ring") is not None:
-        values["gradient_ring"] = source.ring(content["gradient_ring"])
+    for key in _RINGS:
+        if content.get(key) is not None:
+            values[key] = source.ring(content[key], key)
     values["point_to_point"] = source.point_to_point(content["point_to_point"])
     provenance = source.mapping(content.get("provenance", {}), "provenance")
     values["provenance"] = {key: str(words) for key, words in provenance.items()}
@@ -213,15 +217,22 @@ class _Source:
         numbers = [self.number(entry, f"{key}[{stage}]") for stage, entry in enumerate(value)]
         return np.array(numbers, dtype=object if self.exact else float)
 
-    def mapping(self, value: Any, key: str, needed: tuple[str, ...] | None = None) -> dict[str, Any]:
+    def mapping(
+        self,
+        value: Any,
+        key: str,
+        needed: tuple[str, ...] | None = None,
+        optional: tuple[str, ...] = (),
+    ) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise self.error(key, f"found {value!r}; a mapping is needed")
         for name in needed or ():
             if name not in value:
                 raise self.error(f"{key}.{name}", "is missing")
         for name in value:
-            if needed is not None and name not in needed:
-                raise self.error(f"{key}.{name}", f"unknown key; allowed: {', '.join(needed)}")
+            if needed is not None and name not in (*needed, *optional):
+                allowed = ", ".join((*needed, *optional))
+                raise self.error(f"{key}.{name}", f"unknown key; allowed: {allowed}")
         return value
 
     def link(self, value: Any, key: str) -> LinkCost:
@@ -234,16 +245,18 @@ class _Source:
 
     def point_to_point(self, value: Any) -> PointToPoint:
         key = "point_to_point"
-        links = self.mapping(value, key, tuple(item.name for item in fields(PointToPoint)))
+        needed = ("intra", "inter", "gpus_per_rank", "gpus_per_node")
+        links = self.mapping(value, key, needed, ("num_blocks", "num_ranks"))
         return PointToPoint(
             intra=self.link(links["intra"], f"{key}.intra"),
             inter=self.link(links["inter"], f"{key}.inter"),
             gpus_per_rank=self.count(links["gpus_per_rank"], f"{key}.gpus_per_rank"),
             gpus_per_node=self.count(links["gpus_per_node"], f"{key}.gpus_per_node"),
+            num_blocks=self.count(links.get("num_blocks", 1), f"{key}.num_blocks"),
+            num_ranks=self.count(links.get("num_ranks", 1), f"{key}.num_ranks"),
         )
 
-    def ring(self, value: Any) -> Ring:
-        key = "gradient_ring"
+    def ring(self, value: Any, key: str) -> Ring:
         ring = self.mapping(value, key, tuple(item.name for item in fields(Ring)))
         return Ring(
             num_members=self.count(ring["num_members"], f"{key}.num_members"),

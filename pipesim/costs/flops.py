@@ -1,41 +1,86 @@
 """Floating-point operations of a transformer, a multiplication and an addition counted as two.
 
-These count what the model asks for, attention in full as the papers' MFU does; what a kernel really runs (the
-causal half, a recomputation) is the business of the times in `transformer`.
+These count what the model asks for, attention in full as the papers' MFU does and of the experts those that a
+token takes; what a kernel really runs (the causal half, a recomputation, a busy device's extra tokens) is the
+business of the times in `transformer`.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pipesim.costs.parameters import key_value_size, query_size
+from pipesim.costs.parameters import (
+    attention_output_size,
+    key_size,
+    query_size,
+    value_head_size,
+    value_size,
+)
 from pipesim.scenario.resolved import Transformer
 
+Shapes = tuple[tuple[float, float], ...]
+"""Output and input width (N, K) of matrix multiplications."""
 
-def layer_gemms(model: Transformer, tensor: int = 1) -> tuple[tuple[float, float], ...]:
-    """Output and input width (N, K) of a layer's matrix multiplications on one of `tensor` devices.
 
-    In order: queries with keys and values, attention output, MLP in (gate and up as one), MLP out.
+def layer_gemms(model: Transformer, tensor: int = 1) -> Shapes:
+    """Matrix multiplications of a layer without experts on one of `tensor` devices.
+
+    In order: those of `attention_gemms`, MLP in (gate and up as one), MLP out.
     """
-    hidden, inner = model.hidden_size, model.intermediate_size
-    queries = query_size(model)
+    return attention_gemms(model, tensor) + mlp_gemms(model, model.intermediate_size, tensor)
+
+
+def attention_gemms(model: Transformer, tensor: int = 1) -> Shapes:
+    """Give queries with keys and values, and the output; latent attention projects down and up."""
+    hidden, latent = model.hidden_size, model.latent_attention
+    output = (hidden, attention_output_size(model) / tensor)
+    if latent is None:
+        qkv = query_size(model) + key_size(model, tensor) + value_size(model, tensor)
+        return ((qkv / tensor, hidden), output)
+    # Every device projects down its share of the tokens, which costs as much as a share of the width would.
+    keys_values_down = ((latent.kv_lora_rank + latent.qk_rope_head_dim) / tensor, hidden)
+    heads = model.num_attention_heads / tensor
+    keys_values_up = (heads * (latent.qk_nope_head_dim + latent.v_head_dim), latent.kv_lora_rank)
+    queries: Shapes = ((query_size(model) / tensor, hidden),)
+    if latent.q_lora_rank is not None:
+        queries = ((latent.q_lora_rank / tensor, hidden), (query_size(model) / tensor, latent.q_lora_rank))
+    return (*queries, keys_values_down, keys_values_up, output)
+
+
+def mlp_gemms(model: Transformer, inner: int, tensor: int = 1) -> Shapes:
+    """MLP in (gate and up as one) and MLP out, for a width of `inner`."""
     mlp_in = (2 if model.gated_mlp else 1) * inner
-    return (
-        ((queries + 2 * key_value_size(model, tensor)) / tensor, hidden),
-        (hidden, queries / tensor),
-        (mlp_in / tensor, hidden),
-        (hidden, inner / tensor),
-    )
+    return ((mlp_in / tensor, model.hidden_size), (model.hidden_size, inner / tensor))
 
 
-def layer_gemm_flops(model: Transformer, num_tokens: float) -> float:
+def shapes_flops(shapes: Shapes, num_tokens: float) -> float:
+    """Forward FLOPs of matrix multiplications of `num_tokens` rows."""
+    return 2 * num_tokens * sum(outputs * inputs for outputs, inputs in shapes)
+
+
+def router_flops(model: Transformer, num_tokens: float) -> float:
+    """Forward FLOPs of the scores that choose a token's experts."""
+    return 0.0 if model.experts is None else 2 * num_tokens * model.hidden_size * model.experts.num_experts
+
+
+def layer_gemm_flops(model: Transformer, num_tokens: float, *, with_experts: bool = False) -> float:
     """Forward FLOPs of one layer's matrix multiplications with weights."""
-    return 2 * num_tokens * sum(outputs * inputs for outputs, inputs in layer_gemms(model))
+    experts = model.experts
+    if not with_experts or experts is None:
+        return shapes_flops(layer_gemms(model), num_tokens)
+    shared = attention_gemms(model) + mlp_gemms(model, experts.shared_intermediate_size)
+    routed = mlp_gemms(model, experts.intermediate_size)
+    return (
+        shapes_flops(shared, num_tokens)
+        + router_flops(model, num_tokens)
+        + shapes_flops(routed, num_tokens * experts.num_experts_per_tok)
+    )
 
 
 def layer_attention_flops(model: Transformer, num_sequences: float) -> float:
     """Forward FLOPs of one layer's scores and their product with the values, full (not causal) attention."""
-    return 4 * num_sequences * model.seq_length**2 * query_size(model)
+    widths = model.head_dim + value_head_size(model)
+    return 2 * num_sequences * model.seq_length**2 * model.num_attention_heads * widths
 
 
 def head_flops(model: Transformer, num_tokens: float) -> float:
@@ -53,7 +98,10 @@ def step_flops(
     ``96 B s L h^2 (1 + s/6h + V/16Lh)``. Selective recomputation runs the attention again.
     """
     num_tokens = num_sequences * model.seq_length
-    attention = layer_attention_flops(model, num_sequences)
-    layer = layer_gemm_flops(model, num_tokens) + attention
-    again = {"none": 0.0, "selective": attention, "full": layer}[recompute]
-    return model.num_hidden_layers * (3 * layer + again) + 3 * head_flops(model, num_tokens)
+    attention = model.num_hidden_layers * layer_attention_flops(model, num_sequences)
+    layers = attention + sum(
+        layer_gemm_flops(model, num_tokens, with_experts=model.has_experts(layer))
+        for layer in range(model.num_hidden_layers)
+    )
+    again = {"none": 0.0, "selective": attention, "full": layers}[recompute]
+    return 3 * layers + again + 3 * head_flops(model, num_tokens)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs.flops import step_flops
-from pipesim.costs.memory import stage_activations
+from pipesim.costs.memory import ActivationBytes, stage_activations
 from pipesim.costs.network import all_reduce_s
-from pipesim.costs.parameters import embedding_parameters, stage_parameters
-from pipesim.costs.table import CostTable
-from pipesim.costs.topology import data_ring, pipeline_links, tensor_ring, tied_embedding_ring
+from pipesim.costs.parameters import (
+    StageParameters,
+    embedding_parameters,
+    experts_in_stages,
+    head_parameters,
+    layer_parameters,
+    stage_parameters,
+)
+from pipesim.costs.provenance import model_provenance
+from pipesim.costs.setting import layer_setting, peak_flops
+from pipesim.costs.sharding import Block, Sharding
+from pipesim.costs.table import CostTable, GradientCollective
+from pipesim.costs.topology import data_ring, expert_data_ring, pipeline_links, tied_embedding_ring
 from pipesim.costs.transformer import (
     PARTS,
-    Rates,
+    BlockTimes,
     Setting,
     embedding_times,
     head_times,
@@ -23,12 +33,18 @@ from pipesim.costs.transformer import (
 )
 from pipesim.errors import ScenarioError
 from pipesim.scenario.layers import split_layers
-from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, Parallel, Scenario, Transformer
+from pipesim.scenario.resolved import Cluster, Efficiency, OptimizerLevel, Scenario, Transformer
 
 FloatArray = npt.NDArray[np.float64]
 
 _OPTIMIZER_TRAFFIC_BYTES = 34
 """Memory traffic of mixed-precision Adam, for each parameter it updates."""
+_COLLECTIVE_AT_END: dict[OptimizerLevel, GradientCollective] = {
+    "plain": "all_reduce",
+    "sharded": "reduce_scatter",
+    "zero2": "all_gather",
+    "zero3": "none",
+}
 
 
 def model_costs(
@@ -44,34 +60,40 @@ def model_costs(
     """
     parallel, precision, batch = scenario.parallel, scenario.precision, scenario.batch
     num_stages = parallel.pipeline * num_chunks
-    setting = _setting(scenario, model, cluster, efficiency)
+    setting = layer_setting(scenario, model, cluster, efficiency)
     counts = layers_per_stage(scenario, setting, num_stages)
-    layers = np.array(counts)
     last = num_stages - 1
-
-    layer, embedding, head = layer_times(setting), embedding_times(setting), head_times(setting)
-
-    def by_stage(a_layer: float, the_embedding: float, the_head: float) -> FloatArray:
-        seconds = layers * a_layer
-        seconds[0] += the_embedding
-        seconds[last] += the_head
-        return seconds
-
-    def by_part(direction: str) -> dict[str, FloatArray]:
-        blocks: list[dict[str, float]] = [getattr(block, direction) for block in (layer, embedding, head)]
-        parts = {part: by_stage(*(block.get(part, 0.0) for block in blocks)) for part in PARTS}
-        return {part: seconds for part, seconds in parts.items() if seconds.any()}
-
-    forward_parts, backward_parts = by_part("forward_s"), by_part("backward_s")
+    times = _StageTimes.of(setting, counts)
+    sharding = Sharding(
+        scenario.optimizer,
+        precision,
+        data_ring(cluster, parallel),
+        expert_data_ring(cluster, parallel),
+        efficiency.overlap_slowdown,
+    )
+    forward_parts, backward_parts = times.by_part("forward_s"), times.by_part("backward_s")
+    activations = _activations(setting, counts)
+    working = np.array([stage.working for stage in activations])
+    if scenario.optimizer in ("zero2", "zero3"):
+        blocks = [_blocks(scenario, setting, times, counts, stage) for stage in range(num_stages)]
+        exchange = np.array([sharding.exchange_s(of_stage) for of_stage in blocks])
+        forward_parts["shard_exchange"], backward_parts["shard_exchange"] = exchange.T
+        working += [sharding.working_bytes(of_stage) for of_stage in blocks]
     backward = np.sum(list(backward_parts.values()), axis=0)
-    weight_gradient = by_stage(layer.weight_gradient_s, embedding.weight_gradient_s, head.weight_gradient_s)
+    weight_gradient = times.of_stages([kind.weight_gradient_s for kind in times.kinds])
 
-    parameters = np.array(stage_parameters(model, counts, parallel.tensor))
-    shards = parallel.data if scenario.optimizer_sharded else 1
-    activations = [
-        stage_activations(setting, count, first=stage == 0, last=stage == last)
-        for stage, count in enumerate(counts)
-    ]
+    held = stage_parameters(model, counts, parallel)
+    dense = np.array([stage.dense for stage in held])
+    experts = np.array([stage.experts for stage in held])
+    parameters: FloatArray = dense + experts
+
+    def shared_out(levels: tuple[OptimizerLevel, ...]) -> FloatArray:
+        if scenario.optimizer not in levels:
+            return parameters
+        share: FloatArray = (dense + experts * parallel.expert) / parallel.num_replicas
+        return share
+
+    updated = shared_out(("sharded", "zero2", "zero3"))
     # Each device of the tensor group sends its share of the activation through its own port.
     boundary = np.full(num_stages, 2 * setting.num_tokens * model.hidden_size / parallel.tensor)
     boundary[last] = 0.0
@@ -83,25 +105,69 @@ def model_costs(
         weight_gradient_s=weight_gradient,
         boundary_bytes=boundary,
         point_to_point=pipeline_links(cluster, parallel),
-        gradient_bytes=parameters * precision.gradient_bytes,
-        gradient_ring=data_ring(cluster, parallel),
-        gradient_collective="reduce_scatter" if scenario.optimizer_sharded else "all_reduce",
+        gradient_bytes=shared_out(("zero2", "zero3")) * precision.gradient_bytes,
+        gradient_ring=sharding.ring,
+        gradient_collective=_COLLECTIVE_AT_END[scenario.optimizer],
+        expert_share=experts / parameters if parallel.expert > 1 else None,
+        expert_ring=sharding.expert_ring if parallel.expert > 1 else None,
         fixed_sync_s=_tied_embedding_sync_s(scenario, model, cluster, num_stages),
-        optimizer_s=parameters / shards * (_OPTIMIZER_TRAFFIC_BYTES / setting.rates.memory_bytes_per_s),
-        weight_bytes=parameters * precision.weight_bytes,
-        optimizer_bytes=parameters * precision.optimizer_bytes / shards,
+        optimizer_s=updated * (_OPTIMIZER_TRAFFIC_BYTES / setting.rates.memory_bytes_per_s),
+        weight_bytes=shared_out(("zero3",)) * precision.weight_bytes,
+        optimizer_bytes=updated * precision.optimizer_bytes,
         activation_bytes=np.array([stage.held for stage in activations]),
-        working_bytes=np.array([stage.working for stage in activations]),
+        working_bytes=working,
         memory_limit_bytes=cluster.accelerator.memory_bytes,
+        overlap_slowdown=efficiency.overlap_slowdown,
         tokens_per_step=float(num_sequences * model.seq_length),
         model_flops_per_step=step_flops(model, num_sequences),
-        num_gpus=parallel.pipeline * parallel.tensor * parallel.data,
+        num_gpus=parallel.num_gpus,
         peak_flops_per_gpu=peak_flops(cluster.accelerator, precision.compute, file=scenario.file),
         price_usd_per_gpu_hour=scenario.price_usd_per_gpu_hour,
         forward_parts_s=forward_parts,
         backward_parts_s=backward_parts,
-        provenance=_provenance(scenario, model, cluster, efficiency, counts),
+        provenance=model_provenance(scenario, model, cluster, efficiency, counts),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _StageTimes:
+    """Times of the kinds of blocks, and how many of each a stage has.
+
+    Parameters
+    ----------
+    kinds : tuple of BlockTimes
+        Layer with one MLP, layer with experts, embedding, head.
+    numbers : FloatArray
+        Blocks of each kind on each stage, shape (4, S).
+    """
+
+    kinds: tuple[BlockTimes, BlockTimes, BlockTimes, BlockTimes]
+    numbers: FloatArray
+
+    @classmethod
+    def of(cls, setting: Setting, counts: tuple[int, ...]) -> _StageTimes:
+        numbers = np.zeros((4, len(counts)))
+        numbers[1] = list(experts_in_stages(setting.model, counts))
+        numbers[0] = np.array(counts) - numbers[1]
+        numbers[2, 0] = numbers[3, -1] = 1
+        kinds = (
+            layer_times(setting),
+            layer_times(setting, with_experts=True),
+            embedding_times(setting),
+            head_times(setting),
+        )
+        return cls(kinds, numbers)
+
+    def of_stages(self, seconds: list[float]) -> FloatArray:
+        """Seconds of each stage from those of each kind of block."""
+        total: FloatArray = np.array(seconds) @ self.numbers
+        return total
+
+    def by_part(self, direction: str) -> dict[str, FloatArray]:
+        """Seconds of each stage by part; parts that take no time are left out."""
+        blocks: list[dict[str, float]] = [getattr(kind, direction) for kind in self.kinds]
+        parts = {part: self.of_stages([block.get(part, 0.0) for block in blocks]) for part in PARTS}
+        return {part: seconds for part, seconds in parts.items() if seconds.any()}
 
 
 def layers_per_stage(scenario: Scenario, setting: Setting, num_stages: int) -> tuple[int, ...]:
@@ -114,65 +180,53 @@ def layers_per_stage(scenario: Scenario, setting: Setting, num_stages: int) -> t
     ScenarioError
         See `split_layers`.
     """
-    num_layers = setting.model.num_hidden_layers
+    model = setting.model
     weights = None
     if scenario.layers.kind == "balanced":
-        weights = [layer_times(setting).total_s] * num_layers
+        by_kind = [layer_times(setting, with_experts=kind).total_s for kind in (False, True)]
+        weights = [by_kind[model.has_experts(layer)] for layer in range(model.num_hidden_layers)]
         weights[0] += embedding_times(setting).total_s
         weights[-1] += head_times(setting).total_s
     try:
-        return split_layers(num_layers, num_stages, scenario.layers, weights)
+        return split_layers(model.num_hidden_layers, num_stages, scenario.layers, weights)
     except ScenarioError as error:
         raise ScenarioError(error.message, file=scenario.file, key=error.key) from None
 
 
-def peak_flops(accelerator: Accelerator, number_format: str, *, file: str | None = None) -> float:
-    """Dense peak of an accelerator in a number format.
-
-    Raises
-    ------
-    ScenarioError
-        If the accelerator has no such units.
-    """
-    try:
-        return accelerator.peak_flops[number_format]
-    except KeyError:
-        formats = ", ".join(sorted(accelerator.peak_flops))
-        raise ScenarioError(
-            f"{accelerator.name} has no {number_format} rate; it has {formats}", file=file, key="precision"
-        ) from None
-
-
-def _setting(scenario: Scenario, model: Transformer, cluster: Cluster, efficiency: Efficiency) -> Setting:
-    parallel, compute = scenario.parallel, scenario.precision.compute
-    if model.num_attention_heads % parallel.tensor:
-        raise ScenarioError(
-            f"{model.num_attention_heads} attention heads do not divide over {parallel.tensor} devices",
-            file=scenario.file,
-            key="parallel.tensor",
+def _activations(setting: Setting, counts: tuple[int, ...]) -> list[ActivationBytes]:
+    num_with_experts = experts_in_stages(setting.model, counts)
+    return [
+        stage_activations(
+            setting, count, first=stage == 0, last=stage == len(counts) - 1, num_with_experts=mixed
         )
-    # Attention and the head stay in 16 bits when the layers compute in fp8.
-    wide_peak = peak_flops(cluster.accelerator, "fp16" if compute == "fp16" else "bf16", file=scenario.file)
-    layer_peak = peak_flops(cluster.accelerator, compute, file=scenario.file)
-    rates = Rates(
-        layer_gemm_flops_per_s=layer_peak * (efficiency.gemm_fp8 if compute == "fp8" else efficiency.gemm),
-        unaligned_gemm=efficiency.unaligned_gemm,
-        head_gemm_flops_per_s=wide_peak * efficiency.gemm,
-        attention_flops_per_s=wide_peak * efficiency.attention,
-        memory_bytes_per_s=cluster.accelerator.memory_bytes_per_s * efficiency.memory,
-    )
-    return Setting(
-        model=model,
-        micro=scenario.batch.micro,
-        tensor=parallel.tensor,
-        sequence_parallel=parallel.sequence_parallel,
-        recompute=scenario.recompute,
-        attention_kernel=efficiency.attention_kernel,
-        layer_overhead_s=efficiency.layer_overhead_s,
-        tensor_collective_factor=efficiency.tensor_collective_factor,
-        tensor_ring=tensor_ring(cluster, parallel, intra_node_factor=efficiency.intra_node_bandwidth_factor),
-        rates=rates,
-    )
+        for stage, (count, mixed) in enumerate(zip(counts, num_with_experts, strict=True))
+    ]
+
+
+def _blocks(
+    scenario: Scenario, setting: Setting, times: _StageTimes, counts: tuple[int, ...], stage: int
+) -> list[Block]:
+    """List what a stage gathers and reduces one by one, in the order of the forward."""
+    model, parallel = setting.model, scenario.parallel
+    first = sum(counts[:stage])
+    blocks = []
+    for layer in range(first, first + counts[stage]):
+        mixed = model.has_experts(layer)
+        number = layer_parameters(model, parallel.tensor, with_experts=mixed)
+        of_experts = number.experts / (parallel.tensor * parallel.expert)
+        held = StageParameters(number.per_device(parallel.tensor), of_experts)
+        blocks.append(_block(times.kinds[mixed], held))
+    if stage == 0:
+        held = StageParameters(embedding_parameters(model).per_device(parallel.tensor), 0.0)
+        blocks.insert(0, _block(times.kinds[2], held))
+    if stage == len(counts) - 1:
+        held = StageParameters(head_parameters(model).per_device(parallel.tensor), 0.0)
+        blocks.append(_block(times.kinds[3], held))
+    return blocks
+
+
+def _block(times: BlockTimes, held: StageParameters) -> Block:
+    return Block(sum(times.forward_s.values()), sum(times.backward_s.values()), held)
 
 
 def _tied_embedding_sync_s(
@@ -185,46 +239,3 @@ def _tied_embedding_sync_s(
         shared = embedding_parameters(model).split / parallel.tensor * scenario.precision.gradient_bytes
         seconds[[0, -1]] = float(all_reduce_s(shared, tied_embedding_ring(cluster, parallel)))
     return seconds
-
-
-def _provenance(
-    scenario: Scenario, model: Transformer, cluster: Cluster, efficiency: Efficiency, counts: tuple[int, ...]
-) -> dict[str, str]:
-    accelerator, parallel = cluster.accelerator, scenario.parallel
-    words = {
-        "model": f"{model.name} ({model.source})",
-        "accelerator": f"{accelerator.name} ({accelerator.source}, {accelerator.date})",
-        "efficiency": f"{efficiency.name} ({efficiency.source})"
-        + ("" if efficiency.fitted else "; borrowed, not fitted to runs on this accelerator"),
-        "layers per stage": _runs(counts),
-        "pipeline links": _pipeline_words(cluster, parallel),
-        "input and weight gradient": "W: products for the weights, half of the overhead; I: the rest",
-    }
-    ring = data_ring(cluster, parallel)
-    if ring is not None:
-        collective = "reduce-scatter and all-gather" if scenario.optimizer_sharded else "all-reduce"
-        words["gradient synchronisation"] = (
-            f"ring {collective} over {ring.num_members} replicas at {float(ring.bytes_per_s) / 1e9:g} GB/s"
-        )
-    return words
-
-
-def _pipeline_words(cluster: Cluster, parallel: Parallel) -> str:
-    links = pipeline_links(cluster, parallel)
-    neighbours = range(parallel.pipeline - 1)
-    num_intra = sum(links.same_node(rank, rank + 1) for rank in neighbours)
-    return (
-        f"{num_intra} of {len(neighbours)} neighbours share a node ({cluster.intra_node.name}), "
-        f"the others use {cluster.inter_node.name}; devices numbered tensor, data, pipeline"
-    )
-
-
-def _runs(counts: tuple[int, ...]) -> str:
-    """Write equal neighbours once: ``3 x 12, 11``."""
-    runs: list[list[Any]] = []
-    for count in counts:
-        if runs and runs[-1][1] == count:
-            runs[-1][0] += 1
-        else:
-            runs.append([1, count])
-    return ", ".join(f"{times} x {count}" if times > 1 else str(count) for times, count in runs)

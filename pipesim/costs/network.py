@@ -31,22 +31,27 @@ class LinkCost:
 
 @dataclass(frozen=True, slots=True)
 class PointToPoint:
-    """Links between pipeline ranks whose devices are numbered tensor fastest, then data, then pipeline.
+    """Links between pipeline ranks whose devices lie in blocks side by side.
 
     Parameters
     ----------
     intra, inter : LinkCost
         Link of two ranks whose devices share a node, and of two that do not.
     gpus_per_rank : int
-        Devices of one pipeline rank over all its tensor shards and data-parallel replicas.
+        Neighbouring devices that are of one pipeline rank (all of its tensor shards and replicas where the
+        pipeline is the slowest axis).
     gpus_per_node : int
         Devices of one node.
+    num_blocks, num_ranks : int
+        The ranks, `num_ranks` of them, follow each other so often.
     """
 
     intra: LinkCost
     inter: LinkCost
     gpus_per_rank: int = 1
     gpus_per_node: int = 1
+    num_blocks: int = 1
+    num_ranks: int = 1
 
     @classmethod
     def uniform(cls, link: LinkCost) -> PointToPoint:
@@ -59,9 +64,14 @@ class PointToPoint:
         Where only some replicas do, the slowest one decides, so the answer is no.
         """
         first, last = min(src, dst), max(src, dst)
-        first_device = first * self.gpus_per_rank
-        last_device = last * self.gpus_per_rank + self.gpus_per_rank - 1
-        return first_device // self.gpus_per_node == last_device // self.gpus_per_node
+        period = self.num_ranks * self.gpus_per_rank
+        # Where blocks start in a node repeats after at most so many of them as a node has devices.
+        for block in range(min(self.num_blocks, self.gpus_per_node)):
+            first_device = block * period + first * self.gpus_per_rank
+            last_device = block * period + (last + 1) * self.gpus_per_rank - 1
+            if first_device // self.gpus_per_node != last_device // self.gpus_per_node:
+                return False
+        return True
 
     def between(self, src: int, dst: int) -> LinkCost:
         """Link from rank `src` to rank `dst`."""

@@ -1,32 +1,66 @@
-"""How many parameters a transformer has, and how many of them one tensor-parallel device holds."""
+"""How many parameters a transformer has, and how many of them one device holds.
+
+Left out are the norms of queries and keys and the biases of queries, keys and values that some families
+without other biases have: some thousands in a layer of hundreds of millions.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipesim.scenario.resolved import Transformer
+from pipesim.scenario.resolved import Parallel, Transformer
 
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """Parameters by what tensor parallelism does: cut them into equal shares, or copy them all over."""
+    """Parameters by what parallelism does with them.
+
+    Tensor parallelism cuts those that are `split`, and copies those that are `copied`; those of `experts` are
+    cut by it and shared out by expert parallelism too.
+    """
 
     split: int
     copied: int = 0
+    experts: int = 0
 
     @property
     def total(self) -> int:
         """Parameters in all, each counted once."""
-        return self.split + self.copied
+        return self.split + self.copied + self.experts
 
     def per_device(self, tensor: int) -> float:
-        """Parameters on one of `tensor` devices (vocabularies that do not divide are not padded)."""
+        """Parameters on one of `tensor` devices without experts (uneven vocabularies are not padded)."""
         return self.split / tensor + self.copied
 
 
-def key_value_size(model: Transformer, tensor: int = 1) -> int:
-    """Width of the keys (or of the values) over all devices; with too few heads to cut, they are copied."""
-    return max(model.num_key_value_heads, tensor) * model.head_dim
+@dataclass(frozen=True, slots=True)
+class StageParameters:
+    """Parameters that one device of a stage holds; replicas of experts are others than those of the rest."""
+
+    dense: float
+    experts: float
+
+
+def key_value_heads(model: Transformer, tensor: int = 1) -> int:
+    """Key (or value) heads over all devices; with too few heads to cut, they are copied."""
+    return max(model.num_key_value_heads, tensor)
+
+
+def key_size(model: Transformer, tensor: int = 1) -> int:
+    """Width of the keys over all devices."""
+    return key_value_heads(model, tensor) * model.head_dim
+
+
+def value_size(model: Transformer, tensor: int = 1) -> int:
+    """Width of the values over all devices."""
+    return key_value_heads(model, tensor) * value_head_size(model)
+
+
+def value_head_size(model: Transformer) -> int:
+    """Width of one value head, which is that of a query head except with latent attention."""
+    latent = model.latent_attention
+    return model.head_dim if latent is None else latent.v_head_dim
 
 
 def query_size(model: Transformer) -> int:
@@ -34,20 +68,58 @@ def query_size(model: Transformer) -> int:
     return model.num_attention_heads * model.head_dim
 
 
-def layer_parameters(model: Transformer, tensor: int = 1) -> ParameterCount:
-    """Parameters of one transformer layer: attention, MLP, two norms.
+def attention_output_size(model: Transformer) -> int:
+    """Width of what attention gives over all heads."""
+    return model.num_attention_heads * value_head_size(model)
+
+
+def num_mlp_matrices(model: Transformer) -> int:
+    """Matrices of one MLP: gate, up and down, or in and out."""
+    return 3 if model.gated_mlp else 2
+
+
+def layer_parameters(model: Transformer, tensor: int = 1, *, with_experts: bool = False) -> ParameterCount:
+    """Parameters of one transformer layer: attention, MLP or router and experts, two norms.
 
     With biases, those of the column-parallel matrices (queries, keys, values, MLP in) are cut and the others
-    copied, as in Megatron-LM.
+    copied, as in Megatron-LM. Experts and latent attention have no biases.
     """
-    hidden, inner = model.hidden_size, model.intermediate_size
-    qkv = query_size(model) + 2 * key_value_size(model, tensor)
-    num_mlp_matrices = 3 if model.gated_mlp else 2
-    matrices = hidden * (qkv + query_size(model)) + num_mlp_matrices * hidden * inner
-    if not model.biases:
-        return ParameterCount(split=matrices, copied=2 * hidden)
-    norms, row_biases = 4 * hidden, 2 * hidden
-    return ParameterCount(split=matrices + qkv + (num_mlp_matrices - 1) * inner, copied=norms + row_biases)
+    hidden, matrices = model.hidden_size, num_mlp_matrices(model)
+    attention = attention_parameters(model, tensor)
+    norms = (4 if model.biases else 2) * hidden
+    experts = model.experts
+    if with_experts and experts is not None:
+        of_an_expert = matrices * hidden * experts.intermediate_size
+        return ParameterCount(
+            split=attention.split + matrices * hidden * experts.shared_intermediate_size,
+            copied=attention.copied + norms + experts.num_experts * hidden,
+            experts=experts.num_experts * of_an_expert,
+        )
+    inner = model.intermediate_size
+    split, copied = attention.split + matrices * hidden * inner, attention.copied + norms
+    if model.biases:
+        split, copied = split + (matrices - 1) * inner, copied + hidden
+    return ParameterCount(split, copied)
+
+
+def attention_parameters(model: Transformer, tensor: int = 1) -> ParameterCount:
+    """Parameters of one layer's attention, without its norm."""
+    hidden, latent = model.hidden_size, model.latent_attention
+    output = hidden * attention_output_size(model)
+    if latent is None:
+        qkv = query_size(model) + key_size(model, tensor) + value_size(model, tensor)
+        biases = (qkv, hidden) if model.biases else (0, 0)
+        return ParameterCount(split=hidden * qkv + output + biases[0], copied=biases[1])
+    heads = model.num_attention_heads
+    up = latent.kv_lora_rank * heads * (latent.qk_nope_head_dim + latent.v_head_dim)
+    # Down-projections and the norms of the latent vectors are on every device.
+    down = (hidden + 1) * latent.kv_lora_rank + hidden * latent.qk_rope_head_dim
+    if latent.q_lora_rank is None:
+        return ParameterCount(split=up + hidden * query_size(model) + output, copied=down)
+    return ParameterCount(
+        split=up + latent.q_lora_rank * query_size(model) + output,
+        copied=down + (hidden + 1) * latent.q_lora_rank,
+    )
 
 
 def embedding_parameters(model: Transformer) -> ParameterCount:
@@ -69,23 +141,52 @@ def head_parameters(model: Transformer) -> ParameterCount:
 
 def model_parameters(model: Transformer) -> int:
     """Parameters of the whole model, a tied embedding counted once."""
-    total = model.num_hidden_layers * layer_parameters(model).total
+    total = sum(
+        layer_parameters(model, with_experts=model.has_experts(layer)).total
+        for layer in range(model.num_hidden_layers)
+    )
     total += embedding_parameters(model).total + final_norm_parameters(model).total
     return total if model.tie_word_embeddings else total + head_parameters(model).total
 
 
-def stage_parameters(model: Transformer, layers_per_stage: tuple[int, ...], tensor: int) -> tuple[float, ...]:
+def active_parameters(model: Transformer) -> int:
+    """Parameters that one token meets: of the experts only those that it takes."""
+    experts = model.experts
+    if experts is None:
+        return model_parameters(model)
+    idle = experts.num_experts - experts.num_experts_per_tok
+    of_an_expert = num_mlp_matrices(model) * model.hidden_size * experts.intermediate_size
+    return model_parameters(model) - sum(experts.in_layer) * idle * of_an_expert
+
+
+def experts_in_stages(model: Transformer, layers_per_stage: tuple[int, ...]) -> Iterator[int]:
+    """Count the layers with experts of each stage."""
+    first = 0
+    for count in layers_per_stage:
+        yield sum(map(model.has_experts, range(first, first + count)))
+        first += count
+
+
+def stage_parameters(
+    model: Transformer, layers_per_stage: tuple[int, ...], parallel: Parallel
+) -> tuple[StageParameters, ...]:
     """Parameters that one device of each stage holds.
 
     Returns
     -------
-    tuple of float
+    tuple of StageParameters
         One entry a stage. A tied embedding lies on the first and on the last stage, once if those are one.
     """
-    layer = layer_parameters(model, tensor).per_device(tensor)
-    held = [count * layer for count in layers_per_stage]
+    tensor = parallel.tensor
+    plain = layer_parameters(model, tensor)
+    mixed = layer_parameters(model, tensor, with_experts=True)
+    of_experts = mixed.experts / (tensor * parallel.expert)
+    held, experts = [], []
+    for count, num_mixed in zip(layers_per_stage, experts_in_stages(model, layers_per_stage), strict=True):
+        held.append((count - num_mixed) * plain.per_device(tensor) + num_mixed * mixed.per_device(tensor))
+        experts.append(num_mixed * of_experts)
     held[0] += embedding_parameters(model).per_device(tensor)
     held[-1] += final_norm_parameters(model).per_device(tensor)
     if len(held) > 1 or not model.tie_word_embeddings:
         held[-1] += head_parameters(model).per_device(tensor)
-    return tuple(held)
+    return tuple(StageParameters(*pair) for pair in zip(held, experts, strict=True))

@@ -23,6 +23,8 @@ from pipesim.costs.network import (
 Array = npt.NDArray[Any]
 """Floats, or Python objects where entries are `fractions.Fraction` and everything must stay exact."""
 
+GradientCollective = Literal["all_reduce", "reduce_scatter", "all_gather", "none"]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostTable:
@@ -46,8 +48,15 @@ class CostTable:
         Gradients that a stage holds and, over data-parallel replicas, reduces.
     gradient_ring : Ring, optional
         Ring of the data-parallel replicas of one stage; None where gradients are not reduced.
-    gradient_collective : {"all_reduce", "reduce_scatter"}
-        With a sharded optimizer gradients are reduce-scattered and the new weights all-gathered.
+    gradient_collective : {"all_reduce", "reduce_scatter", "all_gather", "none"}
+        What ends a step. With a sharded optimizer gradients are reduce-scattered and the new weights
+        all-gathered; where gradients are shared out every backward has reduced its own, and where weights
+        are, every forward gathers its own, within the durations above.
+    expert_share : Array, optional
+        Share of a stage's gradients and weights that belongs to experts, which `expert_ring` reduces; None:
+        no share.
+    expert_ring : Ring, optional
+        Ring of the devices that hold the same experts; None where there is one of each.
     fixed_sync_s : Array
         Synchronisation a stage pays whatever the ring: a stated time, or the all-reduce of tied embeddings.
     optimizer_s : Array
@@ -57,6 +66,9 @@ class CostTable:
         its release, and the working set only while an operation runs.
     released_at_input_gradient : Number
         Fraction of the activations given back at I rather than at W.
+    overlap_slowdown : Number
+        Computing takes 1 + this times as long while a collective runs beside it; durations contain it for the
+        collectives that they contain.
     memory_limit_bytes : float, optional
         Memory of one device.
     tokens_per_step, model_flops_per_step, num_gpus, peak_flops_per_gpu, price_usd_per_gpu_hour
@@ -82,8 +94,11 @@ class CostTable:
     working_bytes: Array
     overlapped_pair_s: Array | None = None
     gradient_ring: Ring | None = None
-    gradient_collective: Literal["all_reduce", "reduce_scatter"] = "all_reduce"
+    gradient_collective: GradientCollective = "all_reduce"
+    expert_share: Array | None = None
+    expert_ring: Ring | None = None
     released_at_input_gradient: Number = 0
+    overlap_slowdown: Number = 0
     memory_limit_bytes: float | None = None
     tokens_per_step: float | None = None
     model_flops_per_step: float | None = None
@@ -134,12 +149,22 @@ class CostTable:
 
     def gradient_sync_s(self, stage: int) -> Number:
         """Seconds to synchronise one stage's gradients (and sharded weights) on an idle network."""
-        fixed: Number = self.fixed_sync_s[stage]
-        if self.gradient_ring is None:
-            return fixed
+        seconds: Number = self.fixed_sync_s[stage]
         gradient, weight = self.gradient_bytes[stage], self.weight_bytes[stage]
+        if self.expert_share is None:
+            return seconds + self._sync_s(gradient, weight, self.gradient_ring)
+        experts = self.expert_share[stage]
+        for share, ring in ((1 - experts, self.gradient_ring), (experts, self.expert_ring)):
+            if share:
+                seconds += self._sync_s(share * gradient, share * weight, ring)
+        return seconds
+
+    def _sync_s(self, gradient: Number, weight: Number, ring: Ring | None) -> Number:
+        if ring is None or self.gradient_collective == "none":
+            return 0 * gradient
         if self.gradient_collective == "all_reduce":
-            return fixed + all_reduce_s(gradient, self.gradient_ring)
+            return all_reduce_s(gradient, ring)
+        gather = all_gather_s(weight, ring)
         return (
-            fixed + reduce_scatter_s(gradient, self.gradient_ring) + all_gather_s(weight, self.gradient_ring)
+            gather if self.gradient_collective == "all_gather" else reduce_scatter_s(gradient, ring) + gather
         )

@@ -1,13 +1,18 @@
 """Which devices share a node, and what their rings and links then reach.
 
-Devices are numbered tensor fastest, then data, then pipeline (Megatron-LM's default order), node after node,
-and each has a port of its own on both networks.
+Devices are numbered along the axes of the rank order (Megatron-LM's default: tensor fastest, then context,
+data, pipeline), node after node, and each has a port of its own on both networks. Layers with experts are
+laid out anew: an expert-parallel group takes its place in the order among the devices that are data- and
+context-parallel replicas for other layers.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
+from itertools import groupby
 
+from pipesim.costs.exchange import Exchange
 from pipesim.costs.network import LinkCost, PointToPoint, Ring
 from pipesim.scenario.resolved import Cluster, Link, Parallel
 
@@ -15,6 +20,9 @@ _RING_BASE_LATENCY_S = 8.4e-6
 """NCCL's constant for a ring with the Simple protocol (src/graph/tuning.cc)."""
 _TENSOR_COLLECTIVE_LATENCY_S = 30e-6
 """All latency of one tensor-parallel collective, launch included; fixed in the model that the presets fit."""
+_EXCHANGE_SHARE_INTRA, _EXCHANGE_SHARE_INTER = 0.74, 0.83
+"""Of a link's ring bandwidth in an all-to-all: .597 of .802 (SimuMax's fit on 8 B200 and NVLink 5), and the
+mean of SimAI's table at 256 MiB over 2 to 16 nodes (.79, .92, .87, .75)."""
 
 
 def members_per_node(cluster: Cluster, *, num_members: int, stride: int) -> int:
@@ -28,35 +36,93 @@ def members_per_node(cluster: Cluster, *, num_members: int, stride: int) -> int:
     return max(1, math.gcd(num_members * stride, cluster.gpus_per_node) // stride)
 
 
+def axis_sizes(parallel: Parallel, *, of_experts: bool = False) -> list[tuple[str, int]]:
+    """Axes and their sizes, the fastest first, as layers without experts or as experts are laid out."""
+    if of_experts:
+        sizes = {"tp": parallel.tensor, "ep": parallel.expert, "pp": parallel.pipeline}
+        sizes["dp"] = parallel.num_replicas // parallel.expert
+    else:
+        sizes = {
+            "tp": parallel.tensor,
+            "cp": parallel.context,
+            "dp": parallel.data,
+            "pp": parallel.pipeline,
+        }
+    return [(axis, sizes[axis]) for axis in parallel.rank_order if axis in sizes]
+
+
+def fewest_together(
+    cluster: Cluster, parallel: Parallel, axes: Collection[str], *, of_experts: bool = False
+) -> int:
+    """How many devices of a group that spans `axes` share a node, in the node where they are fewest."""
+    together, stride = 1, 1
+    for member, run in groupby(axis_sizes(parallel, of_experts=of_experts), lambda pair: pair[0] in axes):
+        size = math.prod(count for _, count in run)
+        if member:
+            together *= members_per_node(cluster, num_members=size, stride=stride)
+        stride *= size
+    return together
+
+
 def tensor_ring(cluster: Cluster, parallel: Parallel, *, intra_node_factor: float) -> Ring | None:
     """Ring of one tensor-parallel group; None when it has one member."""
     if parallel.tensor == 1:
         return None
-    together = members_per_node(cluster, num_members=parallel.tensor, stride=1)
+    together = fewest_together(cluster, parallel, ("tp",))
     bandwidth = cluster.intra_node.bytes_per_s * intra_node_factor
     if together < parallel.tensor:
         bandwidth = min(bandwidth, cluster.inter_node.bytes_per_s * together)
     return Ring(parallel.tensor, bandwidth, step_latency_s=0.0, base_latency_s=_TENSOR_COLLECTIVE_LATENCY_S)
 
 
+def context_link(cluster: Cluster, parallel: Parallel) -> LinkCost | None:
+    """Slowest link along the ring of one context-parallel group; None when it has one member."""
+    if parallel.context == 1:
+        return None
+    together = fewest_together(cluster, parallel, ("cp",))
+    return _link_cost(cluster.intra_node if together == parallel.context else cluster.inter_node)
+
+
+def expert_exchange(cluster: Cluster, parallel: Parallel) -> Exchange | None:
+    """All-to-all of one expert-parallel group; None when it has one member."""
+    if parallel.expert == 1:
+        return None
+    return Exchange(
+        num_members=parallel.expert,
+        num_together=fewest_together(cluster, parallel, ("ep",), of_experts=True),
+        intra_bytes_per_s=cluster.intra_node.bytes_per_s * _EXCHANGE_SHARE_INTRA,
+        inter_bytes_per_s=cluster.inter_node.bytes_per_s * _EXCHANGE_SHARE_INTER,
+        latency_s=_TENSOR_COLLECTIVE_LATENCY_S,
+    )
+
+
 def data_ring(cluster: Cluster, parallel: Parallel) -> Ring | None:
-    """Ring of the data-parallel replicas of one shard of a stage; None without replicas.
+    """Ring of the data- and context-parallel replicas of one shard of a stage; None without replicas.
 
     Groups side by side use all ports of a node together, so one that has k members in a node is as fast as k
     ports. A step's latency is the mean over the ring's hops inside and between nodes.
     """
-    if parallel.data == 1:
+    return _replica_ring(cluster, parallel.num_replicas, fewest_together(cluster, parallel, ("cp", "dp")))
+
+
+def expert_data_ring(cluster: Cluster, parallel: Parallel) -> Ring | None:
+    """Ring of the devices that hold the same experts; None when there is one of each."""
+    together = fewest_together(cluster, parallel, ("dp",), of_experts=True)
+    return _replica_ring(cluster, parallel.num_replicas // parallel.expert, together)
+
+
+def _replica_ring(cluster: Cluster, num_members: int, together: int) -> Ring | None:
+    if num_members == 1:
         return None
-    together = members_per_node(cluster, num_members=parallel.data, stride=parallel.tensor)
-    num_nodes = math.ceil(parallel.data / together)
+    num_nodes = math.ceil(num_members / together)
     bandwidth = cluster.intra_node.bytes_per_s
     if num_nodes > 1:
         bandwidth = min(bandwidth, cluster.inter_node.bytes_per_s * together)
-    num_steps = parallel.data - 1
+    num_steps = num_members - 1
     num_inter = num_nodes - 1
     latency = num_inter * cluster.inter_node.hop_latency_s
     latency += (num_steps - num_inter) * cluster.intra_node.hop_latency_s
-    return Ring(parallel.data, bandwidth, latency / num_steps, _RING_BASE_LATENCY_S)
+    return Ring(num_members, bandwidth, latency / num_steps, _RING_BASE_LATENCY_S)
 
 
 def tied_embedding_ring(cluster: Cluster, parallel: Parallel) -> Ring:
@@ -68,13 +134,17 @@ def tied_embedding_ring(cluster: Cluster, parallel: Parallel) -> Ring:
 
 def pipeline_links(cluster: Cluster, parallel: Parallel) -> PointToPoint:
     """Links between pipeline ranks."""
-
-    def cost(link: Link) -> LinkCost:
-        return LinkCost(link.p2p_latency_s, link.bytes_per_s)
-
+    sizes = axis_sizes(parallel)
+    place = next(index for index, (axis, _) in enumerate(sizes) if axis == "pp")
     return PointToPoint(
-        intra=cost(cluster.intra_node),
-        inter=cost(cluster.inter_node),
-        gpus_per_rank=parallel.tensor * parallel.data,
+        intra=_link_cost(cluster.intra_node),
+        inter=_link_cost(cluster.inter_node),
+        gpus_per_rank=math.prod(size for _, size in sizes[:place]),
         gpus_per_node=cluster.gpus_per_node,
+        num_blocks=math.prod(size for _, size in sizes[place + 1 :]),
+        num_ranks=parallel.pipeline,
     )
+
+
+def _link_cost(link: Link) -> LinkCost:
+    return LinkCost(link.p2p_latency_s, link.bytes_per_s)

@@ -1,7 +1,7 @@
 """How long one transformer layer, the embedding and the head take on one device, for one microbatch.
 
 A closed form with few parameters, each an effective number of one generation of training software on one kind
-of device (`pipesim.scenario.resolved.Efficiency`); byte counts are fixed. Per layer, T tokens::
+of device (`pipesim.scenario.resolved.Efficiency`); byte counts are fixed. Per layer, T tokens a device::
 
     gemm              2 T N K / (peak * gemm efficiency), longer where N or K is not a multiple of 64
     attention         flash: 2 b s^2 hq / t FLOPs (the causal half), backward 2.5 times
@@ -10,7 +10,17 @@ of device (`pipesim.scenario.resolved.Efficiency`); byte counts are fixed. Per l
                       backward 1.5 times
     tensor collective two all-reduces of 2 T h bytes, as many in the backward; reduce-scatter with
                       all-gather moves as much
+    context exchange  (c - 1) times keys and values of T tokens around a ring, each beside a c-th of the
+                      attention; in the backward their gradients too
     overhead          a stated time, backward twice that
+
+A layer with experts sends each token to k of them and back::
+
+    gemm              router and shared experts as above; k T rows through the experts' matrices, times the
+                      imbalance where experts are shared out, at the rate of grouped products
+    expert exchange   dispatch and combine, all-to-all of 2 k T h / t bytes each, as many in the backward
+    tensor collective the MLP's gather and scatter move k times the bytes, shared experts theirs beside them
+    memory bound      8 k T h / t bytes to sort tokens by expert, twice where they are exchanged
 
 The backward of a matrix multiplication is two of its size. W runs those for the weights and half of the
 overhead; I runs everything else, recomputation included, so I and W add up to B.
@@ -21,18 +31,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pipesim.costs.flops import head_flops, layer_attention_flops, layer_gemms
-from pipesim.costs.network import Ring, all_reduce_s
-from pipesim.scenario.resolved import Transformer
+from pipesim.costs.exchange import Exchange, all_to_all_s
+from pipesim.costs.flops import (
+    Shapes,
+    attention_gemms,
+    head_flops,
+    layer_attention_flops,
+    layer_gemms,
+    mlp_gemms,
+    router_flops,
+)
+from pipesim.costs.network import LinkCost, Ring, all_reduce_s
+from pipesim.costs.overlap import exposed_s
+from pipesim.costs.parameters import key_size, value_size
+from pipesim.scenario.resolved import Experts, Transformer
 
 PARTS = (
     "gemm",
     "attention",
     "memory_bound",
     "tensor_collective",
+    "context_exchange",
+    "expert_exchange",
     "overhead",
     "head",
     "recompute",
+    "shard_exchange",
 )
 """What forward and backward times consist of, in the order that pictures stack them."""
 
@@ -41,6 +65,7 @@ _SCORE_BYTES_FORWARD, _SCORE_BYTES_BACKWARD = 13, 20
 _FLASH_BACKWARD = 2.5
 _MEMORY_BOUND_BACKWARD = 1.5
 _HIDDEN_BYTES, _MLP_BYTES = 22, 4
+_SORT_BYTES = 8
 _LOGIT_BYTES = 12
 _LOOKUP_BYTES = 4
 
@@ -52,6 +77,8 @@ class Rates:
     layer_gemm_flops_per_s: float
     unaligned_gemm: float
     """Factor on the rate of a layer's product where a width is not a multiple of 64."""
+    grouped_gemm: float
+    """Factor on the rate of the products of experts."""
     head_gemm_flops_per_s: float
     attention_flops_per_s: float
     memory_bytes_per_s: float
@@ -62,6 +89,7 @@ class Setting:
     """What the time of a layer depends on.
 
     `tensor_ring` is None without tensor parallelism; its base latency stands for all latency of a collective.
+    `context_link` is None without context parallelism, `exchange` without expert parallelism.
     """
 
     model: Transformer
@@ -74,11 +102,26 @@ class Setting:
     tensor_collective_factor: float
     tensor_ring: Ring | None
     rates: Rates
+    context: int = 1
+    context_link: LinkCost | None = None
+    exchange: Exchange | None = None
+    overlap_slowdown: float = 0.0
+    fused_loss: bool = False
+    weight_gradient_placeholders: bool = False
 
     @property
-    def num_tokens(self) -> int:
-        """Tokens of one microbatch."""
-        return self.micro * self.model.seq_length
+    def num_tokens(self) -> float:
+        """Tokens of one microbatch on one device of a context-parallel group."""
+        return self.micro * self.model.seq_length / self.context
+
+    @property
+    def num_expert_rows(self) -> float:
+        """Tokens that the busiest device's experts take together; those of its tensor group count as one."""
+        experts = self.model.experts
+        if experts is None:
+            return 0.0
+        busy = 1.0 if self.exchange is None else experts.imbalance
+        return self.num_tokens * experts.num_experts_per_tok * busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,28 +141,35 @@ class BlockTimes:
         return sum(self.forward_s.values()) + sum(self.backward_s.values())
 
 
-def layer_times(setting: Setting) -> BlockTimes:
-    """Time one transformer layer."""
-    gemm = _layer_gemm_s(setting)
+def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
+    """Time one transformer layer, with one MLP or with the model's experts."""
+    experts = setting.model.experts if with_experts else None
+    gemm = _layer_gemm_s(setting, experts)
     attention, attention_backward = _attention_s(setting)
-    memory_bound = _memory_bound_s(setting)
-    collective = _tensor_collective_s(setting)
+    memory_bound = _memory_bound_s(setting, experts)
+    collective = _tensor_collective_s(setting, experts)
+    to_context, from_context = _context_exchange_s(setting, attention, attention_backward)
+    dispatch = 0.0 if experts is None else 2 * all_to_all_s(_dispatch_bytes(setting), setting.exchange)
     overhead = setting.layer_overhead_s
     forward = {
         "gemm": gemm,
         "attention": attention,
         "memory_bound": memory_bound,
         "tensor_collective": collective,
+        "context_exchange": to_context,
+        "expert_exchange": dispatch,
         "overhead": overhead,
     }
-    again = {"none": 0.0, "selective": attention, "full": sum(forward.values())}[setting.recompute]
+    again = {"none": 0.0, "selective": attention + to_context, "full": sum(forward.values())}
     backward = {
         "gemm": 2 * gemm,
         "attention": attention_backward,
         "memory_bound": _MEMORY_BOUND_BACKWARD * memory_bound,
         "tensor_collective": collective,
+        "context_exchange": from_context,
+        "expert_exchange": dispatch,
         "overhead": 2 * overhead,
-        "recompute": again,
+        "recompute": again[setting.recompute],
     }
     return BlockTimes(forward, backward, weight_gradient_s=gemm + overhead)
 
@@ -139,37 +189,86 @@ def embedding_times(setting: Setting) -> BlockTimes:
     return BlockTimes({"memory_bound": lookup}, {"memory_bound": lookup}, weight_gradient_s=lookup)
 
 
-def _layer_gemm_s(setting: Setting) -> float:
+def _layer_gemm_s(setting: Setting, experts: Experts | None) -> float:
+    model, tensor = setting.model, setting.tensor
+    if experts is None:
+        return _gemm_s(setting, layer_gemms(model, tensor), setting.num_tokens)
+    shared = attention_gemms(model, tensor) + mlp_gemms(model, experts.shared_intermediate_size, tensor)
+    routed = mlp_gemms(model, experts.intermediate_size, tensor)
+    router = router_flops(model, setting.num_tokens / tensor)
+    return (
+        _gemm_s(setting, shared, setting.num_tokens)
+        + router / setting.rates.layer_gemm_flops_per_s
+        + _gemm_s(setting, routed, setting.num_expert_rows) / setting.rates.grouped_gemm
+    )
+
+
+def _gemm_s(setting: Setting, shapes: Shapes, num_rows: float) -> float:
     rates = setting.rates
     seconds = 0.0
-    for outputs, inputs in layer_gemms(setting.model, setting.tensor):
+    for outputs, inputs in shapes:
         aligned = outputs % _ALIGNMENT == 0 and inputs % _ALIGNMENT == 0
         rate = rates.layer_gemm_flops_per_s * (1.0 if aligned else rates.unaligned_gemm)
-        seconds += 2 * setting.num_tokens * outputs * inputs / rate
+        seconds += 2 * num_rows * outputs * inputs / rate
     return seconds
 
 
 def _attention_s(setting: Setting) -> tuple[float, float]:
     model, rates = setting.model, setting.rates
-    flops_s = layer_attention_flops(model, setting.micro) / setting.tensor / rates.attention_flops_per_s
+    num_shares = setting.tensor * setting.context
+    flops_s = layer_attention_flops(model, setting.micro) / num_shares / rates.attention_flops_per_s
     if setting.attention_kernel == "flash":
         causal_s = flops_s / 2
         return causal_s, _FLASH_BACKWARD * causal_s
-    scores = setting.micro * model.num_attention_heads / setting.tensor * model.seq_length**2
+    scores = setting.micro * model.num_attention_heads / num_shares * model.seq_length**2
     score_byte_s = scores / rates.memory_bytes_per_s
     return flops_s + _SCORE_BYTES_FORWARD * score_byte_s, 2 * flops_s + _SCORE_BYTES_BACKWARD * score_byte_s
 
 
-def _memory_bound_s(setting: Setting) -> float:
-    model = setting.model
+def _context_exchange_s(
+    setting: Setting, attention_s: float, attention_backward_s: float
+) -> tuple[float, float]:
+    """Time what passing keys and values adds to the attention beside it, forward and backward."""
+    link, context, model = setting.context_link, setting.context, setting.model
+    if link is None:
+        return 0.0, 0.0
+    width = key_size(model, setting.tensor) + value_size(model, setting.tensor)
+    nbytes = 2 * setting.num_tokens * width / setting.tensor
+    seconds = [
+        (context - 1) * exposed_s(beside_s / context, float(link.transfer_s(moved)), setting.overlap_slowdown)
+        for beside_s, moved in ((attention_s, nbytes), (attention_backward_s, 2 * nbytes))
+    ]
+    return seconds[0], seconds[1]
+
+
+def _memory_bound_s(setting: Setting, experts: Experts | None) -> float:
+    model, tokens = setting.model, setting.num_tokens
     hidden_share = setting.tensor if setting.sequence_parallel else 1
-    hidden_bytes = _HIDDEN_BYTES * model.hidden_size / hidden_share
-    mlp_bytes = _MLP_BYTES * model.intermediate_size / setting.tensor * (2 if model.gated_mlp else 1)
-    return setting.num_tokens * (hidden_bytes + mlp_bytes) / setting.rates.memory_bytes_per_s
+    mlp_bytes = _MLP_BYTES / setting.tensor * (2 if model.gated_mlp else 1)
+    nbytes = tokens * _HIDDEN_BYTES * model.hidden_size / hidden_share
+    if experts is None:
+        nbytes += tokens * mlp_bytes * model.intermediate_size
+    else:
+        nbytes += tokens * mlp_bytes * experts.shared_intermediate_size
+        nbytes += setting.num_expert_rows * mlp_bytes * experts.intermediate_size
+        num_sorts = 1 if setting.exchange is None else 2
+        nbytes += num_sorts * _SORT_BYTES * setting.num_expert_rows * model.hidden_size / setting.tensor
+    return nbytes / setting.rates.memory_bytes_per_s
 
 
-def _tensor_collective_s(setting: Setting) -> float:
+def _tensor_collective_s(setting: Setting, experts: Experts | None) -> float:
     if setting.tensor_ring is None:
         return 0.0
-    activation_bytes = 2 * setting.num_tokens * setting.model.hidden_size
-    return 2 * setting.tensor_collective_factor * float(all_reduce_s(activation_bytes, setting.tensor_ring))
+    row_bytes = 2 * setting.model.hidden_size
+    messages = [setting.num_tokens, setting.num_tokens]
+    if experts is not None:
+        messages[1] = setting.num_expert_rows
+        if experts.shared_intermediate_size:
+            messages.append(setting.num_tokens)
+    seconds = sum(float(all_reduce_s(rows * row_bytes, setting.tensor_ring)) for rows in messages)
+    return setting.tensor_collective_factor * seconds
+
+
+def _dispatch_bytes(setting: Setting) -> float:
+    """Bytes of the tokens that the busiest device gets, or gives back, in one exchange."""
+    return 2 * setting.num_expert_rows * setting.model.hidden_size / setting.tensor

@@ -70,7 +70,7 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
         costs_file=costs_file,
         layers=layers,
         recompute=keys.recompute or "none",
-        optimizer_sharded=keys.optimizer == "sharded",
+        optimizer=keys.optimizer or "plain",
         efficiency=efficiency,
         precision=resolve_precision(keys.precision or PrecisionKeys(), accelerator, notes),
         p2p_mode=keys.network.p2p,
@@ -99,8 +99,9 @@ def _check_one_basis(keys: ScenarioKeys) -> None:
     for name in _ONLY_WITH_MODEL:
         if getattr(keys, name) is not None:
             raise ScenarioError("has no effect with stated costs; remove it", key=name)
-    if keys.parallel.sequence_parallel is not None:
-        raise ScenarioError("has no effect with stated costs; remove it", key="parallel.sequence_parallel")
+    for name in ("sequence_parallel", "expert", "rank_order"):
+        if name in keys.parallel.model_fields_set and getattr(keys.parallel, name) is not None:
+            raise ScenarioError("has no effect with stated costs; remove it", key=f"parallel.{name}")
 
 
 def _costs(keys: CostKeys, directory: Path) -> tuple[CostKeys | None, str | None]:

@@ -80,6 +80,10 @@ def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, no
         tensor_collective_factor=keys.tensor_collective_factor,
         intra_node_bandwidth_factor=keys.intra_node_bandwidth_factor,
         unaligned_gemm=keys.unaligned_gemm,
+        grouped_gemm=keys.grouped_gemm,
+        overlap_slowdown=keys.overlap_slowdown,
+        loss_kernel=keys.loss_kernel,
+        weight_gradient_placeholders=keys.weight_gradient_placeholders,
         source=keys.source,
         fitted=fitted,
     )

@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.notes import Notes
+from pipesim.scenario.resolve_experts import resolve_experts, resolve_latent_attention
 from pipesim.scenario.resolved import Transformer
 from pipesim.scenario.schema import ModelKeys
 
@@ -33,8 +34,10 @@ def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
     Raises
     ------
     ScenarioError
-        Heads that do not divide the width or each other, or a sequence longer than its positions.
+        Heads that do not divide the width or each other, a sequence longer than its positions, or experts or
+        latent attention stated in part.
     """
+    latent, experts = resolve_latent_attention(keys), resolve_experts(keys, notes)
     kind = "gated" if keys.gated_mlp else "plain"
 
     heads, hidden = keys.num_attention_heads, keys.hidden_size
@@ -46,15 +49,27 @@ def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
             f"{key_value_heads} key and value heads do not divide the {heads} query heads",
             key="model.num_key_value_heads",
         )
-    if keys.head_dim is None and hidden % heads:
+    if keys.head_dim is None and latent is None and hidden % heads:
         raise ScenarioError(
             f"{heads} heads do not divide hidden_size {hidden}; state model.head_dim if that is meant",
             key="model.num_attention_heads",
         )
-    head_dim = _inferred(
-        notes, "head_dim", keys.head_dim, hidden // heads, f"hidden_size {hidden} / {heads} heads"
-    )
-    if keys.intermediate_size is None and keys.gated_mlp:
+    head_dim = keys.head_dim
+    if latent is not None:
+        head_dim = latent.qk_nope_head_dim + latent.qk_rope_head_dim
+        if key_value_heads != heads:
+            raise ScenarioError(
+                f"{key_value_heads}, but latent attention has a key and a value for each of {heads} heads",
+                key="model.num_key_value_heads",
+            )
+    elif head_dim is None:
+        head_dim = _inferred(
+            notes, "head_dim", None, hidden // heads, f"hidden_size {hidden} / {heads} heads"
+        )
+    width, how = 4 * hidden, "4 * hidden_size"
+    if experts is not None and all(experts.in_layer):
+        width, how = experts.intermediate_size, "every layer has experts, of moe_intermediate_size"
+    elif keys.intermediate_size is None and keys.gated_mlp:
         raise ScenarioError(
             "missing; a gated MLP has no usual width, so it must be stated", key="model.intermediate_size"
         )
@@ -78,9 +93,7 @@ def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
         num_attention_heads=heads,
         num_key_value_heads=key_value_heads,
         head_dim=head_dim,
-        intermediate_size=_inferred(
-            notes, "intermediate_size", keys.intermediate_size, 4 * hidden, "4 * hidden_size"
-        ),
+        intermediate_size=_inferred(notes, "intermediate_size", keys.intermediate_size, width, how),
         vocab_size=keys.vocab_size,
         seq_length=keys.seq_length,
         gated_mlp=keys.gated_mlp,
@@ -90,6 +103,8 @@ def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
         biases=_inferred(notes, "biases", keys.biases, not keys.gated_mlp, like),
         num_learned_positions=positions,
         source=keys.source,
+        experts=experts,
+        latent_attention=latent,
     )
 
 

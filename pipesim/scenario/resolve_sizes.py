@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipesim.errors import ScenarioError
 from pipesim.scenario.layers import split_layers
 from pipesim.scenario.notes import Notes
-from pipesim.scenario.resolved import Batch, Cluster, LayerSplit, Parallel, Transformer
+from pipesim.scenario.resolved import RANK_ORDER, Batch, Cluster, LayerSplit, Parallel, Transformer
 from pipesim.scenario.schema import BatchKeys, ParallelKeys
 
 
@@ -15,7 +15,8 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
     Raises
     ------
     ScenarioError
-        tensor * pipeline * data is not the number of devices.
+        tensor * context * pipeline * data is not the number of devices, experts are shared among more
+        devices than hold the same layers, or the rank order leaves an axis out.
     """
     for key in ("tensor", "virtual_stages"):
         if key not in keys.model_fields_set:
@@ -35,14 +36,61 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
     sequence_parallel = bool(keys.sequence_parallel)
     if keys.sequence_parallel is None and cluster is not None:
         notes.default("parallel.sequence_parallel", "false")
-    return Parallel(
+    parallel = Parallel(
         pipeline=keys.pipeline,
         tensor=keys.tensor,
         data=data,
         virtual_stages=keys.virtual_stages,
         sequence_parallel=sequence_parallel,
         microbatch_group_size=keys.microbatch_group_size,
+        context=keys.context,
+        expert=keys.expert,
+        rank_order=RANK_ORDER if keys.rank_order is None else _rank_order(keys.rank_order, keys, data),
     )
+    if keys.rank_order is None and cluster is not None:
+        notes.default("parallel.rank_order", "-".join(RANK_ORDER))
+    _check_expert_groups(parallel)
+    return parallel
+
+
+def _rank_order(text: str, keys: ParallelKeys, data: int) -> tuple[str, ...]:
+    """Read ``tp-cp-ep-dp-pp``; axes of size one may be left out and are then the slowest."""
+    axes = tuple(text.lower().split("-"))
+    if len(set(axes)) != len(axes) or not set(axes) <= set(RANK_ORDER):
+        raise ScenarioError(
+            f"found {text!r}; each of {', '.join(RANK_ORDER)} at most once is needed, the fastest first, "
+            f"such as {'-'.join(RANK_ORDER)}",
+            key="parallel.rank_order",
+        )
+    sizes = {"tp": keys.tensor, "cp": keys.context, "ep": keys.expert, "dp": data, "pp": keys.pipeline}
+    left_out = [axis for axis in RANK_ORDER if axis not in axes]
+    for axis in left_out:
+        if sizes[axis] > 1:
+            raise ScenarioError(
+                f"{text!r} leaves out {axis}, of which there are {sizes[axis]}", key="parallel.rank_order"
+            )
+    return (*axes, *left_out)
+
+
+def _check_expert_groups(parallel: Parallel) -> None:
+    """Devices that share experts hold the same layers: they are among the data * context replicas."""
+    key, expert, replicas = "parallel.expert", parallel.expert, parallel.num_replicas
+    if replicas % expert:
+        raise ScenarioError(
+            f"{expert} does not divide data {parallel.data} x context {parallel.context} = {replicas}; "
+            "devices that share a layer's experts are among its data- and context-parallel replicas",
+            key=key,
+        )
+    behind_pipeline = parallel.rank_order[parallel.rank_order.index("pp") + 1 :]
+    sizes = {"tp": parallel.tensor, "cp": parallel.context, "ep": expert, "dp": parallel.data}
+    pipeline_is_slowest = parallel.pipeline == 1 or all(sizes[axis] == 1 for axis in behind_pipeline)
+    if expert > 1 and not pipeline_is_slowest and replicas // expert != parallel.data:
+        raise ScenarioError(
+            f"with {'-'.join(parallel.rank_order)} experts need context = expert, so that as many devices "
+            f"share gradients of experts as of other weights; found context {parallel.context}, expert "
+            f"{expert} (Megatron-LM has this rule too)",
+            key="parallel.rank_order",
+        )
 
 
 def resolve_batch(keys: BatchKeys, data: int, *, has_samples: bool, notes: Notes) -> Batch:
@@ -118,6 +166,8 @@ def check_cut(model: Transformer, parallel: Parallel, layers: LayerSplit, notes:
         what = f"{ranks} ranks x {chunks} chunks = {num_stages} stages"
         raise ScenarioError(_too_few(what, num_stages, model), key="parallel.virtual_stages")
     _check_tensor(model, parallel)
+    _check_context(model, parallel)
+    _check_experts(model, parallel)
     notes.echo["layers"] = _describe_split(model, parallel, layers)
     remainder = next((n for n in (ranks, num_stages) if model.num_hidden_layers % n), None)
     if layers.kind == "even" and remainder:
@@ -158,17 +208,54 @@ def _check_tensor(model: Transformer, parallel: Parallel) -> None:
         )
     if model.intermediate_size % tensor:
         raise ScenarioError(f"{tensor} does not divide intermediate_size {model.intermediate_size}", key=key)
-    if parallel.sequence_parallel and model.seq_length % tensor:
+    if parallel.sequence_parallel and model.seq_length % (tensor * parallel.context):
+        share = f" / context {parallel.context}" if parallel.context > 1 else ""
         raise ScenarioError(
-            f"{tensor} does not divide seq_length {model.seq_length}, which sequence_parallel needs", key=key
+            f"{tensor} does not divide seq_length {model.seq_length}{share}, which sequence_parallel needs",
+            key=key,
+        )
+
+
+def _check_context(model: Transformer, parallel: Parallel) -> None:
+    context = parallel.context
+    if context > 1 and model.seq_length % (2 * context):
+        raise ScenarioError(
+            f"2 x {context} does not divide seq_length {model.seq_length}; a device takes two chunks of each "
+            "sequence, an early and a late one, so that causal attention is even",
+            key="parallel.context",
+        )
+
+
+def _check_experts(model: Transformer, parallel: Parallel) -> None:
+    experts, tensor = model.experts, parallel.tensor
+    if experts is None:
+        if parallel.expert > 1:
+            raise ScenarioError(f"{parallel.expert}, but the model has no experts", key="parallel.expert")
+        return
+    if experts.num_experts % parallel.expert:
+        raise ScenarioError(
+            f"{parallel.expert} does not divide the model's {experts.num_experts} experts",
+            key="parallel.expert",
+        )
+    for name, size in (
+        ("moe_intermediate_size", experts.intermediate_size),
+        ("shared_expert_intermediate_size", experts.shared_intermediate_size),
+    ):
+        if size % tensor:
+            raise ScenarioError(f"{tensor} does not divide {name} {size}", key="parallel.tensor")
+    if tensor > 1 and not parallel.sequence_parallel:
+        raise ScenarioError(
+            "experts with tensor parallelism need it: true (Megatron-LM has this rule too)",
+            key="parallel.sequence_parallel",
         )
 
 
 def _replicas(keys: ParallelKeys, cluster: Cluster, notes: Notes) -> int:
-    model_gpus = keys.tensor * keys.pipeline
+    model_gpus = keys.tensor * keys.context * keys.pipeline
     size = f"{cluster.num_gpus} GPUs ({cluster.num_nodes} nodes x {cluster.gpus_per_node})"
     data, rest = divmod(cluster.num_gpus, model_gpus)
-    product = f"tensor {keys.tensor} x pipeline {keys.pipeline}"
+    context = f" x context {keys.context}" if keys.context > 1 else ""
+    product = f"tensor {keys.tensor}{context} x pipeline {keys.pipeline}"
     if rest or not data:
         raise ScenarioError(f"{product} = {model_gpus} does not divide the cluster's {size}", key="parallel")
     if keys.data is not None and keys.data != data:

@@ -10,6 +10,41 @@ from dataclasses import dataclass, field
 from numbers import Real
 from typing import Literal
 
+RANK_ORDER = ("tp", "cp", "ep", "dp", "pp")
+"""Megatron-LM's default: tensor-parallel devices are neighbours, pipeline ranks lie farthest apart."""
+
+OptimizerLevel = Literal["plain", "sharded", "zero2", "zero3"]
+"""What data-parallel replicas share out: nothing, optimizer state (ZeRO-1), gradients too, weights too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """MLPs of which every token takes a few, in place of the one MLP of some or all layers."""
+
+    num_experts: int
+    num_experts_per_tok: int
+    intermediate_size: int
+    """Width of one expert."""
+    shared_intermediate_size: int
+    """Width of the experts that every token takes, together; 0 where there are none."""
+    in_layer: tuple[bool, ...]
+    """Which layers have experts, one entry a layer."""
+    imbalance: float
+    """Tokens of the busiest device over the mean of its expert-parallel group."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Keys, values and queries made from narrow latent vectors (multi-head latent attention)."""
+
+    q_lora_rank: int | None
+    """None: queries come from the hidden state at once."""
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    """Positional part of a head; on the keys' side all heads share it."""
+    v_head_dim: int
+
 
 @dataclass(frozen=True, slots=True)
 class Transformer:
@@ -22,6 +57,7 @@ class Transformer:
     num_key_value_heads: int
     head_dim: int
     intermediate_size: int
+    """Width of the MLP of layers without experts."""
     vocab_size: int
     seq_length: int
     gated_mlp: bool
@@ -32,6 +68,12 @@ class Transformer:
     num_learned_positions: int
     """Rows of a learned position embedding; 0 for rotary positions."""
     source: str
+    experts: Experts | None = None
+    latent_attention: LatentAttention | None = None
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether layer 0..L-1 has experts in place of one MLP."""
+        return self.experts is not None and self.experts.in_layer[layer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +134,22 @@ class Parallel:
     sequence_parallel: bool
     microbatch_group_size: int | None
     """Megatron's group size N of the interleaved schedule; None leaves the schedule's own default."""
+    context: int = 1
+    """Devices that share every sequence, each with all layers of its stage."""
+    expert: int = 1
+    """Devices among which a layer's experts are shared out; they are data- and context-parallel replicas."""
+    rank_order: tuple[str, ...] = RANK_ORDER
+    """Axes by which devices are numbered, the fastest first."""
+
+    @property
+    def num_gpus(self) -> int:
+        """Devices in all; expert parallelism needs none of its own."""
+        return self.pipeline * self.tensor * self.context * self.data
+
+    @property
+    def num_replicas(self) -> int:
+        """Devices that hold the same weights of layers without experts: data- times context-parallel."""
+        return self.data * self.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +202,14 @@ class Efficiency:
     source: str
     fitted: bool
     """False where the numbers are borrowed from a relative: outputs then carry a warning."""
+    grouped_gemm: float = 0.86
+    """Factor on GEMM efficiency for the products of experts, which run as one kernel of many small ones."""
+    overlap_slowdown: float = 0.15
+    """Computing takes 1 + this times as long while a collective runs beside it."""
+    loss_kernel: Literal["unfused", "fused"] = "unfused"
+    """Fused: the gradient of the logits overwrites them in 16 bits; otherwise a 32-bit softmax is kept."""
+    weight_gradient_placeholders: bool = False
+    """One 16-bit buffer for each distinct weight shape of a rank stays allocated beside the gradients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +260,7 @@ class Scenario:
     costs_file: str | None
     layers: LayerSplit
     recompute: Literal["none", "selective", "full"]
-    optimizer_sharded: bool
+    optimizer: OptimizerLevel
     efficiency: Efficiency | None
     precision: Precision
     p2p_mode: Literal["overlapped", "blocking"]
@@ -206,3 +272,8 @@ class Scenario:
     """What was inferred or defaulted, key -> words with the value in both forms where units differ."""
     warnings: tuple[str, ...] = ()
     """What is legal and yet probably not what was meant, or rests on borrowed numbers."""
+
+    @property
+    def optimizer_sharded(self) -> bool:
+        """Whether replicas share out at least the optimizer state."""
+        return self.optimizer != "plain"

@@ -29,7 +29,7 @@ from pipesim.scenario.quantities import (
     Seconds,
     Share,
 )
-from pipesim.scenario.resolved import LayerSplit
+from pipesim.scenario.resolved import LayerSplit, OptimizerLevel
 
 
 class Keys(BaseModel):
@@ -38,6 +38,16 @@ class Keys(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
     references: ClassVar[tuple[str, ...]] = ()
     """Keys that `expand` replaces by fields: legal in a file, gone before validation."""
+
+
+def _layer_frequency(value: object) -> int | tuple[int, ...] | None:
+    entries = value if isinstance(value, (list, tuple)) else None
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    if entries and all(type(entry) is int and entry in (0, 1) for entry in entries):
+        return tuple(entries)
+    reason = f"found {value!r}; needed: a whole number of at least 1, or a list with one 0 or 1 a layer"
+    raise PydanticCustomError("choice", "{reason}", {"reason": reason})
 
 
 class ModelKeys(Keys):
@@ -58,6 +68,25 @@ class ModelKeys(Keys):
     tie_word_embeddings: bool | None = Field(None, description="whether the head shares the embedding")
     biases: bool | None = Field(None, description="whether linear layers and norms carry biases")
     num_learned_positions: CountOrZero | None = Field(None, description="rows of the position embedding")
+    num_experts: Count | None = Field(None, description="experts of a layer that has them")
+    num_experts_per_tok: Count | None = Field(None, description="experts that a token takes")
+    moe_intermediate_size: Count | None = Field(None, description="width of one expert")
+    num_shared_experts: CountOrZero | None = Field(None, description="experts that every token takes")
+    shared_expert_intermediate_size: CountOrZero | None = Field(
+        None, description="width of the experts that every token takes, together"
+    )
+    first_k_dense_replace: CountOrZero | None = Field(None, description="first layers without experts")
+    moe_layer_freq: Annotated[int | tuple[int, ...] | None, PlainValidator(_layer_frequency)] = Field(
+        None, description="every n-th layer has experts, or one 0 or 1 a layer"
+    )
+    expert_imbalance: PositiveNumber | None = Field(
+        None, description="tokens of the busiest device over the mean"
+    )
+    q_lora_rank: Count | None = Field(None, description="width of the queries' latent vector")
+    kv_lora_rank: Count | None = Field(None, description="width of the keys' and values' latent vector")
+    qk_nope_head_dim: Count | None = Field(None, description="width of a query head without position")
+    qk_rope_head_dim: Count | None = Field(None, description="width of a query head's position")
+    v_head_dim: Count | None = Field(None, description="width of a value head")
     source: str = Field("the scenario", description="where the shape is from")
     date: str | None = Field(None, description="when the source was read")
     notes: str | None = Field(None, description="remarks")
@@ -121,7 +150,10 @@ class ParallelKeys(Keys):
 
     pipeline: Pieces = Field(description="number of pipeline ranks")
     tensor: Count = 1
+    context: Count = 1
+    expert: Count = 1
     data: Count | None = None
+    rank_order: str | None = None
     virtual_stages: Pieces = 1
     sequence_parallel: bool | None = None
     microbatch_group_size: Count | None = None
@@ -200,6 +232,10 @@ class EfficiencyKeys(Keys):
     tensor_collective_factor: NumberOrZero = Field(description="exposed share of tensor collectives")
     intra_node_bandwidth_factor: Share = Field(description="share of the intra-node link's rate reached")
     unaligned_gemm: Share = Field(description="factor where a matrix is not a multiple of 64")
+    grouped_gemm: Share = Field(0.86, description="factor for the products of experts")
+    overlap_slowdown: NumberOrZero = Field(0.15, description="extra share of computing beside a collective")
+    loss_kernel: Literal["unfused", "fused"] = Field("unfused", description="kind of loss kernel")
+    weight_gradient_placeholders: bool = Field(False, description="a spare buffer for each weight shape")
     fitted_on: tuple[str, ...] = Field((), strict=False)
     source: str = "the scenario"
     date: str | None = None
@@ -248,7 +284,7 @@ class ScenarioKeys(Keys):
     costs: CostKeys | None = None
     layers: Annotated[LayerSplit | None, PlainValidator(_layer_split)] = None
     recompute: Literal["none", "selective", "full"] | None = None
-    optimizer: Literal["plain", "sharded"] | None = None
+    optimizer: OptimizerLevel | None = None
     efficiency: EfficiencyKeys | None = None
     precision: Annotated[PrecisionKeys, _name_or_mapping("compute")] | None = None
     network: NetworkKeys = NetworkKeys()

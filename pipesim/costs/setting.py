@@ -1,0 +1,74 @@
+"""From a scenario to what the time and the memory of a layer depend on."""
+
+from __future__ import annotations
+
+from pipesim.costs.topology import context_link, expert_exchange, tensor_ring
+from pipesim.costs.transformer import Rates, Setting
+from pipesim.errors import ScenarioError
+from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, Scenario, Transformer
+
+
+def layer_setting(
+    scenario: Scenario, model: Transformer, cluster: Cluster, efficiency: Efficiency
+) -> Setting:
+    """Collect rates, sizes and links.
+
+    Raises
+    ------
+    ScenarioError
+        If the heads do not divide over the tensor-parallel devices, or the accelerator does not compute in
+        the scenario's precision.
+    """
+    parallel, compute = scenario.parallel, scenario.precision.compute
+    if model.num_attention_heads % parallel.tensor:
+        raise ScenarioError(
+            f"{model.num_attention_heads} attention heads do not divide over {parallel.tensor} devices",
+            file=scenario.file,
+            key="parallel.tensor",
+        )
+    # Attention and the head stay in 16 bits when the layers compute in fp8.
+    wide_peak = peak_flops(cluster.accelerator, "fp16" if compute == "fp16" else "bf16", file=scenario.file)
+    layer_peak = peak_flops(cluster.accelerator, compute, file=scenario.file)
+    rates = Rates(
+        layer_gemm_flops_per_s=layer_peak * (efficiency.gemm_fp8 if compute == "fp8" else efficiency.gemm),
+        unaligned_gemm=efficiency.unaligned_gemm,
+        grouped_gemm=efficiency.grouped_gemm,
+        head_gemm_flops_per_s=wide_peak * efficiency.gemm,
+        attention_flops_per_s=wide_peak * efficiency.attention,
+        memory_bytes_per_s=cluster.accelerator.memory_bytes_per_s * efficiency.memory,
+    )
+    return Setting(
+        model=model,
+        micro=scenario.batch.micro,
+        tensor=parallel.tensor,
+        sequence_parallel=parallel.sequence_parallel,
+        recompute=scenario.recompute,
+        attention_kernel=efficiency.attention_kernel,
+        layer_overhead_s=efficiency.layer_overhead_s,
+        tensor_collective_factor=efficiency.tensor_collective_factor,
+        tensor_ring=tensor_ring(cluster, parallel, intra_node_factor=efficiency.intra_node_bandwidth_factor),
+        rates=rates,
+        context=parallel.context,
+        context_link=context_link(cluster, parallel),
+        exchange=expert_exchange(cluster, parallel),
+        overlap_slowdown=efficiency.overlap_slowdown,
+        fused_loss=efficiency.loss_kernel == "fused",
+        weight_gradient_placeholders=efficiency.weight_gradient_placeholders,
+    )
+
+
+def peak_flops(accelerator: Accelerator, number_format: str, *, file: str | None = None) -> float:
+    """Dense peak of an accelerator in a number format.
+
+    Raises
+    ------
+    ScenarioError
+        If the accelerator has no such units.
+    """
+    try:
+        return accelerator.peak_flops[number_format]
+    except KeyError:
+        formats = ", ".join(sorted(accelerator.peak_flops))
+        raise ScenarioError(
+            f"{accelerator.name} has no {number_format} rate; it has {formats}", file=file, key="precision"
+        ) from None
