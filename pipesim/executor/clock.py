@@ -14,7 +14,7 @@ _NUM_EXCHANGES = 20
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """This process's clock minus process 0's, and the bound of the estimate's error, in nanoseconds."""
+    """Offset of this process's clock from process 0's, and the bound of its error, in nanoseconds."""
 
     offset_ns: int
     bound_ns: int

@@ -14,7 +14,7 @@ from pipesim.executor.plan import Instruction, Unit
 
 Nanoseconds = npt.NDArray[np.int64]
 COLUMNS = ("start", "end", "own", "wait_start", "wait_end", "cpu")
-"""Of every row: its span, what itself took, the wait for its input before it, CPU time of the rank's thread."""
+"""Of every row: its span, what itself took, the wait for its input, CPU time of the rank's thread."""
 
 UNDISTURBED_CPU_SHARE = 0.97
 """Least share of a step's compute time that the rank's thread must have had a core for."""
@@ -141,8 +141,8 @@ class CpuDevice:
 class EmulatedDevice(CpuDevice):
     """Sleeps in place of computing, by a clock of its own.
 
-    As on a GPU whose host runs ahead, a computation starts where the one before it ended if its input was there by
-    then, else when the input came; the process sleeps to the absolute end.
+    As on a GPU whose host runs ahead, a computation starts where the one before it ended if its input was
+    there by then, else when the input came; the process sleeps to the absolute end.
 
     Parameters
     ----------
@@ -198,7 +198,9 @@ class EmulatedDevice(CpuDevice):
 
 
 class CudaDevice:
-    """A GPU: computations on one stream, timed by events that are placed on the host's clock at the step's start.
+    """A GPU: computations on one stream, timed by events.
+
+    At the start of each step the events' clock is tied to the host's.
 
     Parameters
     ----------

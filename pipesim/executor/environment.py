@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 import torch
 
@@ -21,7 +21,7 @@ def environment(device: str, index: int) -> dict[str, str]:
         Which GPU.
     """
     facts = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

@@ -113,8 +113,8 @@ class RankResult:
     weights: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
-class RankFailure(ExecutionError):
-    """A rank raised; carries whether it only lost contact with another, so that the cause can be told apart."""
+class RankError(ExecutionError):
+    """A rank raised; says whether it only lost contact with another, so that the cause can be told apart."""
 
     def __init__(self, message: str, *, lost_contact: bool) -> None:
         super().__init__(message)

@@ -1,8 +1,8 @@
 """The process between the caller and the ranks: imports torch once, forks the ranks, watches them, ends them.
 
 Run as ``python -m pipesim.executor.launcher DESCRIPTOR NUM_PROCESSES STALL_S THREADS``; it talks through the
-connection with that file descriptor. Nothing survives it: it kills and reaps its ranks whenever it ends, and it
-ends when the caller does, because the connection then closes.
+connection with that file descriptor. Nothing survives it: it kills and reaps its ranks whenever it ends, and
+it ends when the caller does, because the connection then closes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NoReturn
 
 import torch
-import torch.distributed as dist
+from torch.distributed import TCPStore
 
-from pipesim.executor.job import BUILDING, Job, RankFailure
+from pipesim.executor.job import BUILDING, Job, RankError
 from pipesim.executor.worker import Worker, connect
 
 _POLL_S = 0.2
 _GRACE_S = 0.5
-"""After a first failure, how long to listen for its cause: peers of a dead rank may be heard of before it is."""
+"""After a first failure, how long to listen for its cause: peers of a dead rank may be heard of first."""
 _CELLS = 3
 """Numbers of a rank in shared memory: how often it moved, its step, its row."""
 
@@ -55,7 +55,7 @@ class Ranks:
             self.pipes.append(ours)
             self.pids.append(pid)
         # Only now: a process must not be forked while the store's thread holds a lock.
-        self.store = dist.TCPStore(
+        self.store = TCPStore(
             "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=stall_s)
         )
         for pipe in self.pipes:
@@ -67,7 +67,7 @@ class Ranks:
 
         Raises
         ------
-        RankFailure
+        RankError
             If one raises, dies, or nobody gets on any more.
         """
         for process in range(self.num_processes):
@@ -76,16 +76,16 @@ class Ranks:
             try:
                 pipe.send_bytes(message)
             except OSError:
-                raise RankFailure(self._how_it_died(job, process), lost_contact=False) from None
+                raise RankError(self._how_it_died(job, process), lost_contact=False) from None
         results: list[Any] = [None] * self.num_processes
-        failures: dict[int, RankFailure] = {}
+        failures: dict[int, RankError] = {}
         missing = set(range(self.num_processes))
         first_failure_at: float | None = None
         moved, moved_at = -1, time.monotonic()
         while missing:
             for process, outcome in self._heard(missing, job):
                 missing.discard(process)
-                if isinstance(outcome, RankFailure):
+                if isinstance(outcome, RankError):
                     failures[process] = outcome
                 else:
                     results[process] = outcome
@@ -99,7 +99,7 @@ class Ranks:
             if total != moved:
                 moved, moved_at = total, now
             elif now - moved_at > self.stall_s:
-                raise RankFailure(self._where_all_are(job, missing), lost_contact=False)
+                raise RankError(self._where_all_are(job, missing), lost_contact=False)
         if failures:
             raise min(failures.values(), key=lambda failure: failure.lost_contact)
         return results
@@ -112,7 +112,7 @@ class Ranks:
             try:
                 yield process, self.pipes[process].recv()
             except (EOFError, OSError):
-                yield process, RankFailure(self._how_it_died(job, process), lost_contact=False)
+                yield process, RankError(self._how_it_died(job, process), lost_contact=False)
 
     def _where(self, job: Job, process: int) -> str:
         if process >= job.num_processes:
@@ -125,10 +125,8 @@ class Ranks:
         _, status = os.waitpid(self.pids[process], 0)
         self.pids[process] = 0
         code = os.waitstatus_to_exitcode(status)
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
-        return f"{self._where(job, process)}: the process was {how}" if code < 0 else (
-            f"{self._where(job, process)}: the process {how}"
-        )
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+        return f"{self._where(job, process)}: the process {how}"
 
     def _where_all_are(self, job: Job, missing: set[int]) -> str:
         lines = [f"  {self._where(job, process)}" for process in sorted(missing)]
@@ -158,7 +156,7 @@ def _serve_jobs(
 
         torch.set_num_threads(threads)
         port = pipe.recv()
-        store = dist.TCPStore(
+        store = TCPStore(
             "127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=stall_s)
         )
         # The launcher watches for standstill, so gloo's own timeout only has to be no shorter.
@@ -168,13 +166,13 @@ def _serve_jobs(
             job = pickle.loads(pipe.recv_bytes())
             try:
                 pipe.send(worker.run(job))
-            except RankFailure as failure:
+            except RankError as failure:
                 pipe.send(failure)
     except EOFError:
         pass
     except Exception as error:
         with contextlib.suppress(OSError):
-            pipe.send(RankFailure(f"process {process}: {type(error).__name__}: {error}", lost_contact=True))
+            pipe.send(RankError(f"process {process}: {type(error).__name__}: {error}", lost_contact=True))
     os._exit(0)
 
 
@@ -190,13 +188,15 @@ def main() -> None:
     # Ctrl-C goes to the caller, which then closes the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     caller = Connection(int(descriptor))
+    # The first optimizer imports much of torch; once here rather than in every rank.
+    torch.optim.SGD([torch.zeros(1)], lr=0.0)
     ranks = Ranks(int(num_processes), float(stall_s), int(threads))
     try:
         while True:
             message = caller.recv_bytes()
             try:
                 caller.send(ranks.run(pickle.loads(message), message))
-            except RankFailure as failure:
+            except RankError as failure:
                 ranks.kill()
                 caller.send(failure)
                 return
@@ -204,6 +204,7 @@ def main() -> None:
         pass
     finally:
         ranks.kill()
+        os._exit(0)
 
 
 if __name__ == "__main__":

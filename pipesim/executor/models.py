@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from pipesim.errors import ExecutionError
@@ -34,11 +34,11 @@ class PipelineModel:
     Parameters
     ----------
     layers : sequence
-        Each a function that builds the layer (only the rank that holds it calls it), or the layer itself. A layer
-        maps one tensor to one tensor. One that looks back along the sequence also has
-        ``forward_slice(x, past, start)``, for schedules that cut the sequence: `past` is what it carried out of
-        the slice before (empty for the first), `start` the slice's first position; it returns its output and
-        what it carries on, a tuple of ``num_carried`` tensors.
+        Each a function that builds the layer (only the rank that holds it calls it), or the layer itself. A
+        layer maps one tensor to one tensor. One that looks back along the sequence also has
+        ``forward_slice(x, past, start)``, for schedules that cut the sequence: `past` is what it carried out
+        of the slice before (empty for the first), `start` the slice's first position; it returns its output
+        and what it carries on, a tuple of ``num_carried`` tensors.
     sample : Callable
         From a `torch.Generator` to inputs and targets of one microbatch.
     loss : Callable
@@ -86,8 +86,9 @@ class StageModule(nn.Module):
         carried: list[Tensor] = []
         for layer in self.layers:
             if self.sliced and hasattr(layer, "forward_slice"):
-                own_past = past[len(carried) : len(carried) + layer.num_carried] if past else ()
-                x, own = layer.forward_slice(x, own_past, start)
+                looks_back: Any = layer
+                own_past = past[len(carried) : len(carried) + looks_back.num_carried] if past else ()
+                x, own = looks_back.forward_slice(x, own_past, start)
                 carried.extend(own)
             else:
                 x = layer(x)
@@ -115,8 +116,12 @@ def build_model(workload: ModelWorkload) -> PipelineModel:
     return _user_model(workload)
 
 
-def build_stage(workload: ModelWorkload, model: PipelineModel, stage: int, num_stages: int) -> list[nn.Module]:
-    """Make the layers of one stage on the CPU; their weights depend on the seed and their place in the model only.
+def build_stage(
+    workload: ModelWorkload, model: PipelineModel, stage: int, num_stages: int
+) -> list[nn.Module]:
+    """Make the layers of one stage on the CPU.
+
+    Their weights depend on the seed and on their place in the model only.
 
     Raises
     ------
@@ -145,7 +150,7 @@ def build_stage(workload: ModelWorkload, model: PipelineModel, stage: int, num_s
 def sample(
     workload: ModelWorkload, model: PipelineModel, step: int, replica: int, microbatch: int
 ) -> tuple[Tensor, Tensor]:
-    """Inputs and targets of one microbatch; other numbers give other data, equal numbers the same."""
+    """Draw inputs and targets of one microbatch; other numbers give other data, equal numbers the same."""
     generator = torch.Generator()
     generator.manual_seed(((workload.seed * 4_096 + step) * 4_096 + replica) * 65_536 + microbatch)
     dtype = dtype_of(workload)
@@ -168,7 +173,7 @@ def dtype_of(workload: ModelWorkload) -> torch.dtype:
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
+    return functional.cross_entropy(logits.reshape(-1, logits.shape[-1]), targets.reshape(-1))
 
 
 class _ConvolutionBlock(nn.Module):
@@ -178,7 +183,7 @@ class _ConvolutionBlock(nn.Module):
         self.second = nn.Conv2d(channels, channels, 3, padding=1)
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = x + self.second(F.relu(self.first(x)))
+        result: Tensor = x + self.second(functional.relu(self.first(x)))
         return result
 
 
@@ -225,6 +230,7 @@ def _user_model(workload: FactoryWorkload) -> PipelineModel:
     model = factory()
     if not isinstance(model, PipelineModel):
         raise ExecutionError(
-            f"{workload.factory} returned {type(model).__name__}; expected a pipesim.executor.models.PipelineModel"
+            f"{workload.factory} returned {type(model).__name__}; "
+            f"expected a pipesim.executor.models.PipelineModel"
         )
     return model

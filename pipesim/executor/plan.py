@@ -61,8 +61,8 @@ class RankProgram:
 def plan(schedule: Schedule) -> list[RankProgram]:
     """Turn a lowered schedule into one program a rank.
 
-    A tensor that passes between stages is numbered by the computation that takes it, so the number is the same
-    on both sides and unique within a step.
+    A tensor that passes between stages is numbered by the computation that takes it, so the number is the
+    same on both sides and unique within a step.
     """
     compute = schedule.compute_only()
     needs = dependencies(compute)

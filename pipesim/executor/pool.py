@@ -62,7 +62,7 @@ class RankPool:
         self.num_processes = num_processes
         self._stall_s = stall_timeout_s
         self._ours, theirs = Pipe()
-        self._log: IO[bytes] = tempfile.TemporaryFile()
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         numbers = [theirs.fileno(), num_processes, stall_timeout_s, threads_per_rank]
         self._launcher = subprocess.Popen(
             [sys.executable, "-m", "pipesim.executor.launcher", *map(str, numbers)],

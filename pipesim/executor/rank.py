@@ -104,7 +104,9 @@ class RankExecutor:
             if part.gives != NONE and output is not None:
                 if isinstance(stage, Stage):
                     boundary = part.stage - (part.op is not Op.F)
-                    stage.check_boundary((part.microbatch, part.slice), output, self._boundaries[boundary][part.slice])
+                    stage.check_boundary(
+                        (part.microbatch, part.slice), output, self._boundaries[boundary][part.slice]
+                    )
                 self._here[part.gives] = output
         self.device.end_unit(unit)
 

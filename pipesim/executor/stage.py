@@ -23,7 +23,9 @@ Key: TypeAlias = tuple[int, int]
 class AnyStage(Protocol):
     """What a rank asks of a stage, be it computed or emulated."""
 
-    module: nn.Module
+    @property
+    def module(self) -> nn.Module:
+        """Its layers."""
 
     def run(self, op: Op, microbatch: int, part: int, received: Tensor | None) -> Tensor | None:
         """Carry out F, B, I or W; give what the neighbouring stage takes, if anything."""
@@ -66,8 +68,8 @@ class Stage:
     num_slices : int
         Slices of a microbatch.
     loss_scale : float
-        Factor on every microbatch's mean loss: one over the microbatches of the step over all replicas, so that
-        gradients add up to those of the mean.
+        Factor on every microbatch's mean loss: one over the microbatches of the step over all replicas, so
+        that gradients add up to those of the mean.
     """
 
     def __init__(
@@ -103,7 +105,9 @@ class Stage:
         for microbatch, (inputs, targets) in samples.items():
             cut = self.model.cut(inputs, self.num_slices)
             start = 0
-            for part, (x, target) in enumerate(zip(cut, self.model.cut(targets, self.num_slices), strict=True)):
+            for part, (x, target) in enumerate(
+                zip(cut, self.model.cut(targets, self.num_slices), strict=True)
+            ):
                 self._inputs[microbatch, part], self._targets[microbatch, part] = x, target
                 self._starts[part] = start
                 start += self.model.length(x)
@@ -147,9 +151,7 @@ class Stage:
         target = self._targets[key]
         loss = self.model.loss(y, target) * self._loss_scale
         if self.num_slices > 1:
-            length = sum(
-                self.model.length(self._targets[key[0], part]) for part in range(self.num_slices)
-            )
+            length = sum(self.model.length(self._targets[key[0], part]) for part in range(self.num_slices))
             loss = loss * (self.model.length(target) / length)
         self.losses[key] = loss.detach()
         return loss
@@ -182,7 +184,8 @@ class Stage:
             return
         if tuple(tensor.shape) != boundary.shape or tensor.dtype != boundary.dtype:
             raise ExecutionError(
-                f"stage {self.index} gave {_shown(tuple(tensor.shape), tensor.dtype)} for microbatch {key[0]}, "
+                f"stage {self.index} gave {_shown(tuple(tensor.shape), tensor.dtype)} "
+                f"for microbatch {key[0]}, "
                 f"at the start of the run it gave {_shown(boundary.shape, boundary.dtype)}; "
                 f"all microbatches must have one shape"
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from pipesim.scenario.resolved import Transformer
@@ -14,7 +14,7 @@ _ROTARY_BASE = 10_000.0
 
 
 def transformer_layers(shape: Transformer) -> list[Callable[[], nn.Module]]:
-    """Builders of the layers; the embedding goes with the first, the last norm and the head with the last."""
+    """Give builders of the layers; the embedding goes with the first, norm and head with the last."""
 
     def builder(at: int) -> Callable[[], nn.Module]:
         return lambda: TransformerLayer(
@@ -25,7 +25,7 @@ def transformer_layers(shape: Transformer) -> list[Callable[[], nn.Module]]:
 
 
 class TransformerLayer(nn.Module):
-    """Attention and MLP with norms before them; attends to earlier slices through keys and values it carries."""
+    """Attention and MLP, norms before them; looks back to earlier slices by keys and values it carries."""
 
     num_carried = 2
 
@@ -56,8 +56,10 @@ class TransformerLayer(nn.Module):
         """Run on a whole sequence: tokens (batch, length) or hidden states (batch, length, hidden)."""
         return self.forward_slice(x, (), 0)[0]
 
-    def forward_slice(self, x: Tensor, past: tuple[Tensor, ...], start: int) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """Run on a slice that begins at position `start`; `past` holds keys and values of what came before."""
+    def forward_slice(
+        self, x: Tensor, past: tuple[Tensor, ...], start: int
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Run on a slice that begins at position `start`; `past` holds keys and values of those before."""
         if hasattr(self, "tokens"):
             x = self.tokens(x)
             if hasattr(self, "positions"):
@@ -67,17 +69,15 @@ class TransformerLayer(nn.Module):
         wide = self.mlp_in(self.mlp_norm(x))
         if self.gated:
             gate, up = wide.chunk(2, dim=-1)
-            wide = F.silu(gate) * up
+            wide = functional.silu(gate) * up
         else:
-            wide = F.gelu(wide)
+            wide = functional.gelu(wide)
         x = x + self.mlp_out(wide)
         if hasattr(self, "head"):
             x = self.head(self.last_norm(x))
         return x, carried
 
-    def _attend(
-        self, x: Tensor, past: tuple[Tensor, ...], start: int
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _attend(self, x: Tensor, past: tuple[Tensor, ...], start: int) -> tuple[Tensor, tuple[Tensor, ...]]:
         batch, length, _ = x.shape
         split = self.query_key_value(x).view(batch, length, -1, self.head_dim).transpose(1, 2)
         query, key, value = split.split((self.num_heads, self.num_groups, self.num_groups), dim=1)
@@ -87,7 +87,7 @@ class TransformerLayer(nn.Module):
         if past:
             key, value = torch.cat((past[0], key), dim=2), torch.cat((past[1], value), dim=2)
             mask = torch.ones(length, start + length, dtype=torch.bool, device=x.device).tril(start)
-        mixed = F.scaled_dot_product_attention(
+        mixed = functional.scaled_dot_product_attention(
             query, key, value, mask, is_causal=mask is None, enable_gqa=self.num_groups != self.num_heads
         )
         return self.attention_out(mixed.transpose(1, 2).reshape(batch, length, -1)), (key, value)
@@ -98,7 +98,10 @@ def _norm(hidden: int, biases: bool) -> nn.Module:
 
 
 def _rotated(x: Tensor, start: int) -> Tensor:
-    """Rotate pairs of dimensions by an angle that grows with the position; x is (batch, heads, length, head_dim)."""
+    """Rotate pairs of dimensions by an angle that grows with the position.
+
+    The shape is (batch, heads, length, head_dim).
+    """
     half = x.shape[-1] // 2
     positions = torch.arange(start, start + x.shape[2], device=x.device, dtype=torch.float64)
     rates = _ROTARY_BASE ** -(torch.arange(half, device=x.device, dtype=torch.float64) / half)

@@ -33,8 +33,8 @@ class Transport(Protocol):
 class GlooTransport:
     """Between CPUs; messages carry their number as a tag.
 
-    Gloo keeps no copy and sends only once the receiver has posted, so sent tensors are kept to the end of the step
-    and no send is ever waited for before.
+    Gloo keeps no copy and sends only once the receiver has posted, so sent tensors are kept to the end of the
+    step and no send is ever waited for before.
 
     Parameters
     ----------
@@ -75,10 +75,10 @@ class GlooTransport:
 class NcclTransport:
     """Between GPUs, on one communicator; NCCL has no tags and matches by order.
 
-    The lowered schedule puts a receive where its peer stands when it sends, so both sides list the transfers of a
-    pair in one order, and all ranks' lists follow one order of all transfers: they cannot wait for each other in a
-    ring, however large the messages are. Receives are posted from a stream of their own, or they would wait for
-    the computations that were queued before them.
+    The lowered schedule puts a receive where its peer stands when it sends, so both sides list the transfers
+    of a pair in one order, and all ranks' lists follow one order of all transfers: they cannot wait for each
+    other in a ring, however large the messages are. Receives are posted from a stream of their own, or they
+    would wait for the computations that were queued before them.
 
     Parameters
     ----------

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as functional
 from torch import Tensor, nn
+from torch.nn.grad import conv2d_input, conv2d_weight
 
 Product: TypeAlias = Callable[[nn.Module, Tensor, Tensor], list[tuple[nn.Parameter, Tensor]]]
 """From a layer, its input and its output's gradient to the gradients of its parameters."""
@@ -63,11 +64,13 @@ def make_deferrable(module: nn.Module, store: WeightGradients) -> None:
     for layer in module.modules():
         if type(layer) is nn.Linear:
             layer.__class__ = _DeferrableLinear
-        elif type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
+        elif (
+            type(layer) is nn.Conv2d and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+        ):
             layer.__class__ = _DeferrableConv2d
         else:
             continue
-        layer.store = store
+        object.__setattr__(layer, "store", store)
 
 
 def deferred_share(module: nn.Module) -> float:
@@ -82,16 +85,16 @@ class _DeferrableLinear(nn.Linear):
     store: WeightGradients
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = _Linear.apply(x, self.weight, self.bias, self)
-        return result
+        apply: Callable[..., Tensor] = _Linear.apply
+        return apply(x, self.weight, self.bias, self)
 
 
 class _DeferrableConv2d(nn.Conv2d):
     store: WeightGradients
 
     def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = _Conv2d.apply(x, self.weight, self.bias, self)
-        return result
+        apply: Callable[..., Tensor] = _Conv2d.apply
+        return apply(x, self.weight, self.bias, self)
 
 
 class _Linear(torch.autograd.Function):
@@ -99,7 +102,7 @@ class _Linear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: _DeferrableLinear) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layer = layer
-        return F.linear(x, weight, bias)
+        return functional.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
@@ -128,14 +131,14 @@ class _Conv2d(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: _DeferrableConv2d) -> Tensor:
         ctx.save_for_backward(x, weight)
         ctx.layer = layer
-        return F.conv2d(x, weight, bias, *_convolution(layer))
+        return functional.conv2d(x, weight, bias, *_convolution(layer))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         of_input = None
         if ctx.needs_input_grad[0]:
-            of_input = torch.nn.grad.conv2d_input(x.shape, weight, gradient, *_convolution(ctx.layer))
+            of_input = conv2d_input(x.shape, weight, gradient, *_convolution(ctx.layer))
         if ctx.layer.store.put(_conv2d_product, ctx.layer, x, gradient):
             return of_input, None, None, None
         of_weight, of_bias = _conv2d_gradients(ctx.layer, x, gradient)
@@ -147,7 +150,7 @@ def _convolution(layer: nn.Conv2d) -> tuple[Any, ...]:
 
 
 def _conv2d_gradients(layer: nn.Conv2d, x: Tensor, gradient: Tensor) -> tuple[Tensor, Tensor | None]:
-    of_weight = torch.nn.grad.conv2d_weight(x, layer.weight.shape, gradient, *_convolution(layer))
+    of_weight = conv2d_weight(x, layer.weight.shape, gradient, *_convolution(layer))
     return of_weight, gradient.sum((0, 2, 3)) if layer.bias is not None else None
 
 
@@ -159,7 +162,5 @@ def _conv2d_product(layer: nn.Module, x: Tensor, gradient: Tensor) -> list[tuple
 def _with_bias(
     layer: nn.Linear | nn.Conv2d, of_weight: Tensor, of_bias: Tensor | None
 ) -> list[tuple[nn.Parameter, Tensor]]:
-    gradients = [(layer.weight, of_weight)]
-    if of_bias is not None and layer.bias is not None:
-        gradients.append((layer.bias, of_bias))
-    return gradients
+    gradients = [of_weight] if of_bias is None else [of_weight, of_bias]
+    return list(zip(layer.parameters(recurse=False), gradients, strict=True))

@@ -20,7 +20,7 @@ from pipesim.executor.clock import ClockReading, host_name, read_clock
 from pipesim.executor.collectives import ProcessCollectives
 from pipesim.executor.device import COLUMNS, CpuDevice, CudaDevice, Device, EmulatedDevice, UntimedDevice
 from pipesim.executor.environment import environment
-from pipesim.executor.job import BETWEEN_STEPS, BUILDING, Job, RankFailure, RankResult
+from pipesim.executor.job import BETWEEN_STEPS, BUILDING, Job, RankError, RankResult
 from pipesim.executor.memory import ActivationMeter
 from pipesim.executor.models import PipelineModel, StageModule, build_model, build_stage, sample
 from pipesim.executor.plan import RankProgram, plan, post_receives_early
@@ -58,6 +58,7 @@ class Worker:
         self.progress = progress
         self.local_index = local_index
         self._groups: dict[tuple[str | int, ...], Any] = {}
+        self._same_host: dict[int, bool] = {}
         self._num_jobs = 0
 
     def run(self, job: Job) -> RankResult | None:
@@ -65,7 +66,7 @@ class Worker:
 
         Raises
         ------
-        RankFailure
+        RankError
             Naming the rank, its action and what happened.
         """
         self._num_jobs += 1
@@ -83,10 +84,14 @@ class Worker:
         try:
             return self._run(job, on_step, on_row)
         except Exception as error:
-            where = job.whereabouts(self.process, *at) if self.process < job.num_processes else "a spare process"
-            raise RankFailure(f"{where}: {_explain(error)}", lost_contact=_lost_contact(error)) from error
+            where = (
+                job.whereabouts(self.process, *at) if self.process < job.num_processes else "a spare process"
+            )
+            raise RankError(f"{where}: {_explain(error)}", lost_contact=_lost_contact(error)) from error
 
-    def _run(self, job: Job, on_step: Callable[[int], None], on_row: Callable[[int], None]) -> RankResult | None:
+    def _run(
+        self, job: Job, on_step: Callable[[int], None], on_row: Callable[[int], None]
+    ) -> RankResult | None:
         programs = plan(job.schedule)
         reductions, everybody, meeting = self._form_groups(job, programs)
         if self.process >= job.num_processes:
@@ -116,7 +121,7 @@ class Worker:
             on_row=on_row,
             before_optimizer=steps.keep_gradients if job.keep_state else None,
         )
-        before, same_host = self._read_clock(job, everybody)
+        before = self._read_clock(job, everybody)
         for step in range(job.warmup + job.num_steps):
             on_step(step)
             steps.prepare(step, device.torch_device)
@@ -128,7 +133,7 @@ class Worker:
             columns, disturbed = device.end_step()
             steps.finish(step, time.perf_counter() - begin, columns, disturbed)
         on_row(BETWEEN_STEPS)
-        after, _ = self._read_clock(job, everybody)
+        after = self._read_clock(job, everybody)
         return RankResult(
             process=self.process,
             columns={name: np.array([c[name] for c in steps.columns]) for name in COLUMNS},
@@ -138,8 +143,8 @@ class Worker:
             row_bytes=_row_bytes(program, boundaries, stages, emulated),
             peak_activation_bytes=steps.peak_activation_bytes,
             deferred_share={index: deferred_share(stage.module) for index, stage in stages.items()},
-            clock_offset_ns=(0, 0) if same_host else (before.offset_ns, after.offset_ns),
-            clock_bound_ns=(0, 0) if same_host else (before.bound_ns, after.bound_ns),
+            clock_offset_ns=(before.offset_ns, after.offset_ns),
+            clock_bound_ns=(before.bound_ns, after.bound_ns),
             environment=environment(job.device, self.local_index),
             gradients=steps.gradients,
             weights=steps.weights() if job.keep_state else {},
@@ -166,7 +171,7 @@ class Worker:
     def _group(self, members: tuple[int, ...], backend: str) -> Any:
         if len(members) == 1:
             return None
-        key = (backend, *members)
+        key: tuple[str | int, ...] = (backend, *members)
         if key not in self._groups:
             self._groups[key] = dist.new_group(list(members), backend=backend)
         return self._groups[key]
@@ -221,12 +226,17 @@ class Worker:
     def _name(self, stage: int) -> str:
         return f"job {self._num_jobs} boundary {stage}"
 
-    def _read_clock(self, job: Job, everybody: Any) -> tuple[ClockReading, bool]:
+    def _read_clock(self, job: Job, everybody: Any) -> ClockReading:
+        """Compare clocks with process 0; processes of one machine share theirs."""
         if everybody is None:
-            return ClockReading(0, 0), True
-        names: list[Any] = [None] * job.num_processes
-        dist.all_gather_object(names, host_name(), group=everybody)
-        return read_clock(self.process, job.num_processes, everybody), len(set(names)) == 1
+            return ClockReading(0, 0)
+        if job.num_processes not in self._same_host:
+            names: list[Any] = [None] * job.num_processes
+            dist.all_gather_object(names, host_name(), group=everybody)
+            self._same_host[job.num_processes] = len(set(names)) == 1
+        if self._same_host[job.num_processes]:
+            return ClockReading(0, 0)
+        return read_clock(self.process, job.num_processes, everybody)
 
 
 class _Steps:
@@ -238,7 +248,9 @@ class _Steps:
         self.job = job
         self.replica = replica
         self.model = model
-        self.stages = {index: stage for index, stage in stages.items() if isinstance(stage, Stage)}
+        self.stages: dict[int, Stage] = {
+            index: stage for index, stage in stages.items() if isinstance(stage, Stage)
+        }
         self.columns: list[dict[str, Any]] = []
         self.seconds: list[float] = []
         self.disturbed: list[bool] = []
@@ -275,7 +287,9 @@ class _Steps:
                     number = value.item()
                     if not np.isfinite(number):
                         action = f"{stage.index}F{microbatch}" + (f".{part}" if part else "")
-                        raise ExecutionError(f"the loss of microbatch {microbatch} is {number} (action {action})")
+                        raise ExecutionError(
+                            f"the loss of microbatch {microbatch} is {number} (action {action})"
+                        )
                     loss += number
             if stage.meter is not None:
                 self.peak_activation_bytes = stage.meter.peak_bytes
@@ -312,7 +326,8 @@ def _device(job: Job, rank: int, local_index: int) -> Device:
     if job.device == "cuda":
         if local_index >= torch.cuda.device_count():
             raise ExecutionError(
-                f"needs GPU {local_index}, this machine has {torch.cuda.device_count()}; one GPU a rank is needed"
+                f"needs GPU {local_index}, this machine has {torch.cuda.device_count()}; "
+                f"one GPU a rank is needed"
             )
         torch.cuda.set_device(local_index)
         return CudaDevice(num_rows, local_index)
@@ -326,7 +341,7 @@ def _row_bytes(
     emulated_gradient_bytes: tuple[int, ...] | None,
 ) -> np.ndarray[Any, np.dtype[np.int64]]:
     nbytes = np.zeros(program.num_rows, np.int64)
-    for (instruction, *_) in program.units:
+    for instruction, *_ in program.units:
         if instruction.op in SENDS or instruction.op in RECEIVES:
             earlier = instruction.op in (Op.RECV_F, Op.SEND_B)
             nbytes[instruction.row] = boundaries[instruction.stage - earlier][instruction.slice].nbytes

@@ -14,6 +14,8 @@ from pipesim.errors import ExecutionError
 from pipesim.scenario import Scenario
 from pipesim.scenario.resolved import LayerSplit, Transformer
 
+EVEN = LayerSplit("even")
+
 
 @dataclass(frozen=True, slots=True)
 class TransformerWorkload:
@@ -35,7 +37,7 @@ class TransformerWorkload:
     """
 
     shape: Transformer
-    split: LayerSplit = LayerSplit("even")
+    split: LayerSplit = EVEN
     microbatch_size: int = 1
     dtype: str = "float32"
     seed: int = 0
@@ -43,13 +45,13 @@ class TransformerWorkload:
 
 @dataclass(frozen=True, slots=True)
 class CnnWorkload:
-    """A small residual convolutional network that classifies random images; layers as in `TransformerWorkload`."""
+    """A small residual convolutional network that classifies random images."""
 
     num_layers: int = 8
     channels: int = 16
     image_size: int = 16
     num_classes: int = 10
-    split: LayerSplit = LayerSplit("even")
+    split: LayerSplit = EVEN
     microbatch_size: int = 4
     dtype: str = "float32"
     seed: int = 0
@@ -57,10 +59,10 @@ class CnnWorkload:
 
 @dataclass(frozen=True, slots=True)
 class FactoryWorkload:
-    """A user's model: ``module:factory`` names a function without arguments that returns a `PipelineModel`."""
+    """A user's model: ``module:factory`` names a function that returns a `PipelineModel`, given nothing."""
 
     factory: str
-    split: LayerSplit = LayerSplit("even")
+    split: LayerSplit = EVEN
     dtype: str = "float32"
     seed: int = 0
 

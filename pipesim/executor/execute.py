@@ -1,0 +1,118 @@
+"""Run a schedule for real."""
+
+from __future__ import annotations
+
+import os
+
+from pipesim.actions import Schedule
+from pipesim.errors import ExecutionError
+from pipesim.executor.assemble import assemble
+from pipesim.executor.job import Job
+from pipesim.executor.pool import RankPool, require_torch
+from pipesim.executor.run import Run
+from pipesim.executor.workload import EmulatedWorkload, Workload
+from pipesim.graph import lower, validate
+
+DEVICES = ("cpu", "cuda", "emulated")
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def execute(
+    schedule: Schedule,
+    workload: Workload,
+    *,
+    device: str = "cpu",
+    num_replicas: int = 1,
+    num_steps: int = 10,
+    warmup: int = 3,
+    record: bool = True,
+    threads_per_rank: int = 1,
+    stall_timeout_s: float = 25.0,
+    pool: RankPool | None = None,
+) -> Run | None:
+    """Replay a lowered schedule with one process a rank, action by action.
+
+    Processes are started on this machine; under ``torchrun`` each of its processes calls this and is a rank.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Lowered with ``receive="early"``, the same that the engine takes.
+    workload : Workload
+        The model, or the times of the emulated device.
+    device : {"cpu", "cuda", "emulated"}
+        On GPUs, one a rank, tensors travel by NCCL, else by gloo.
+    num_replicas : int
+        Data-parallel replicas of the pipeline, whose gradients are summed.
+    num_steps, warmup : int
+        Steps to record, and steps before them that are not.
+    record : bool
+        Time every action; without, only steps are timed.
+    threads_per_rank : int
+        Threads a rank computes with on a CPU.
+    stall_timeout_s : float
+        A run in which no rank finishes an action for so long is ended.
+    pool : RankPool, optional
+        Processes to use; by default they are started and ended here.
+
+    Returns
+    -------
+    Run or None
+        None in processes of ``torchrun`` other than 0.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule is not legal.
+    ExecutionError
+        If device and workload do not go together, torch is missing, or a rank fails: then no process is left,
+        and the message names the rank and its action.
+    """
+    check(schedule, workload, device)
+    if num_replicas < 1 or num_steps < 1 or warmup < 0:
+        raise ExecutionError(
+            f"found {num_replicas} replicas, {num_steps} steps after {warmup}; "
+            f"expected at least 1 replica, 1 step and 0 warm-up steps"
+        )
+    job = Job(schedule, workload, device, num_replicas, num_steps, warmup, record)
+    require_torch()
+    if pool is not None:
+        return assemble(job, pool.run(job))
+    if all(name in os.environ for name in _TORCHRUN):
+        from pipesim.executor.torchrun import run_here
+
+        results = run_here(job, timeout_s=stall_timeout_s, threads_per_rank=threads_per_rank)
+        return None if results is None else assemble(job, results)
+    with RankPool(
+        job.num_processes, stall_timeout_s=stall_timeout_s, threads_per_rank=threads_per_rank
+    ) as started:
+        return assemble(job, started.run(job))
+
+
+def check(schedule: Schedule, workload: Workload, device: str) -> None:
+    """Refuse what cannot run: an illegal or not lowered schedule, a workload for another device.
+
+    Raises
+    ------
+    ScheduleError, ExecutionError
+        See `execute`.
+    """
+    if device not in DEVICES:
+        raise ExecutionError(f"found device {device!r}; expected one of {', '.join(DEVICES)}")
+    if (device == "emulated") != isinstance(workload, EmulatedWorkload):
+        kind = "times of an emulated device" if isinstance(workload, EmulatedWorkload) else "a model"
+        raise ExecutionError(f"the device {device} was given {kind}")
+    compute = schedule.compute_only()
+    validate(compute)
+    lowered = lower(compute)
+    same = len(lowered.op) == len(schedule.op) and all(
+        (getattr(lowered, name) == getattr(schedule, name)).all()
+        for name in ("op", "stage", "microbatch", "slice", "joined")
+    )
+    if not same:
+        raise ExecutionError('the schedule must come from pipesim.graph.lower(schedule, receive="early")')
+    if isinstance(workload, EmulatedWorkload):
+        sizes = len(workload.row_s), len(workload.boundary_bytes), len(workload.gradient_bytes)
+        expected = len(schedule.op), schedule.num_stages, schedule.num_stages
+        if sizes != expected:
+            raise ExecutionError(f"the times are for {sizes} rows and stages, the schedule has {expected}")
