@@ -155,6 +155,54 @@ def test_schedule_verbs(tmp_path):
     assert document["makespan_s"] == 28.5
 
 
+def test_schedule_show_says_what_transport_it_needs():
+    _, out, _ = pipesim("schedule", "show", "zb-v", "--ranks", 4, "--microbatches", 8)
+    assert "posted early, as exported, it needs blocking sends and receives, one by one in order" in out
+    assert "right before their use it needs sends that return before they are received" in out
+
+
+def test_schedule_check_speaks_for_frameworks(tmp_path):
+    _, out, _ = pipesim("schedule", "check", TEACHING)
+    assert out.count("accepts") == 3
+    few = ("--set", "batch.microbatches=2")
+    _, out, _ = pipesim("schedule", "check", TEACHING, *few)
+    assert "torch: refuses: needs m >= p" in out
+    assert "Megatron: accepts" in out
+    status, _, message = pipesim("schedule", "check", TEACHING, "--framework", "TORCH", *few)
+    assert status == 2
+    assert "torch refuses it: needs m >= p" in message
+    csv = tmp_path / "zbv.csv"
+    pipesim("schedule", "export", "zb-v", "-o", csv)
+    _, out, _ = pipesim("schedule", "check", csv, "--framework", "torch")
+    assert "torch: accepts" in out
+    status, _, message = pipesim("schedule", "check", csv, "--framework", "megatron")
+    assert status == 2
+    assert "Megatron reads no schedule file" in message
+
+
+def test_asynchronous_schedules_are_marked_and_come_last():
+    document = json_of("compare", TEACHING)
+    marks = [result["synchronous"] for result in document["results"]]
+    assert marks == sorted(marks, reverse=True)
+    late = {r["schedule"]: r["asynchrony"] for r in document["results"] if not r["synchronous"]}
+    assert late["pipedream"] == {
+        "weight_versions": [4, 3, 2, 1],
+        "staleness": [3, 2, 1, 0],
+        "steady_period_s": 24.0,
+    }
+    _, out, _ = pipesim("compare", TEACHING, "--schedules", "pipedream-2bw")
+    assert "asynchronous: gradients up to 1 updates late, 2 weight versions" in out
+
+
+def test_weight_versions_take_memory():
+    kept = ("--set", "batch.global=32")
+    flushed = json_of("simulate", GPT3, *kept)["ranks"]
+    never = json_of("simulate", GPT3, "--set", "schedule=pipedream", *kept)["ranks"]
+    more = [b["peak_memory_bytes"] - a["peak_memory_bytes"] for a, b in zip(flushed, never, strict=True)]
+    assert more[7] == 0
+    assert more[5] == pytest.approx(2 * more[6], rel=1e-9)
+
+
 def test_exported_csv_with_communication_reads_back(tmp_path):
     csv = tmp_path / "s.csv"
     assert pipesim("schedule", "export", "1f1b", "--comms", "-o", csv)[0] == 0

@@ -7,11 +7,24 @@ from typing import Annotated
 
 import typer
 
-from pipesim.cli import tables
+from pipesim.cli import options, tables
+from pipesim.errors import ScenarioError
 from pipesim.files import write_text
-from pipesim.scenario import hf_scenario_text
+from pipesim.scenario.readers.facts import Imported
+from pipesim.scenario.readers.writing import scenario_text
 
 app = typer.Typer(help="Turn other tools' files into scenarios.", no_args_is_help=True, rich_markup_mode=None)
+
+File = Annotated[Path, typer.Argument(metavar="FILE")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...")]
+Output = Annotated[Path, typer.Option("-o", "--output", help="Scenario file to write.")]
+Gpus = Annotated[
+    int | None, typer.Option("--gpus", min=1, help="GPUs of the run, where the files do not say.")
+]
+Define = Annotated[
+    list[str] | None,
+    typer.Option("--define", metavar="NAME=VALUE", help="Value of a shell variable; scripts are never run."),
+]
 
 
 @app.callback()
@@ -22,10 +35,148 @@ def importing() -> None:
 @app.command()
 def hf(
     file: Annotated[Path, typer.Argument(metavar="config.json")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Scenario file to write.")],
+    output: Output,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Read a Hugging Face config.json; cluster and batch are placeholders to edit."""
-    write_text(output, hf_scenario_text(file))
-    tables.console().print(
-        f"wrote {output}; edit cluster, parallel and batch, then: pipesim compare {output}"
-    )
+    from pipesim.scenario.readers.hf_scenario import import_hf
+
+    _write(import_hf(file, overrides=overrides or ()), output, as_json=as_json)
+
+
+@app.command()
+def megatron(
+    files: Files,
+    output: Output,
+    define: Define = None,
+    gpus: Gpus = None,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Read arguments of Megatron-LM: shell scripts (in sourcing order), test YAML, or plain text."""
+    from pipesim.scenario.readers.megatron import read_megatron
+
+    imported = read_megatron(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
+    _write(imported, output, as_json=as_json)
+
+
+@app.command()
+def nemo(
+    file: File,
+    output: Output,
+    row: Annotated[
+        str | None, typer.Option("--row", help="Row of a CSV table: its number from 1, or its name.")
+    ] = None,
+    gpus: Gpus = None,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Read NeMo's training YAML, or a row of its table of recommended configurations (CSV)."""
+    if file.suffix.lower() == ".csv":
+        from pipesim.scenario.readers.nemo_table import read_nemo_table
+
+        if gpus is not None:
+            raise ScenarioError("a table states its GPUs; remove it", file=str(file), key="--gpus")
+        imported = read_nemo_table(file, row=row, overrides=overrides or ())
+    else:
+        from pipesim.scenario.readers.nemo import read_nemo
+
+        if row is not None:
+            raise ScenarioError("is for CSV tables; remove it", file=str(file), key="--row")
+        imported = read_nemo(file, num_gpus=gpus, overrides=overrides or ())
+    _write(imported, output, as_json=as_json)
+
+
+@app.command()
+def torchtitan(
+    files: Files,
+    output: Output,
+    define: Define = None,
+    gpus: Gpus = None,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Read torchtitan's TOML, and launch scripts that override it."""
+    from pipesim.scenario.readers.torchtitan import read_torchtitan
+
+    imported = read_torchtitan(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
+    _write(imported, output, as_json=as_json)
+
+
+@app.command()
+def deepspeed(
+    files: Files,
+    output: Output,
+    define: Define = None,
+    gpus: Gpus = None,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Read DeepSpeed's JSON together with the launcher's script or arguments."""
+    from pipesim.scenario.readers.deepspeed import read_deepspeed
+
+    imported = read_deepspeed(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
+    _write(imported, output, as_json=as_json)
+
+
+@app.command()
+def neox(
+    files: Files,
+    output: Output,
+    gpus: Gpus = None,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Read GPT-NeoX's .yml files."""
+    from pipesim.scenario.readers.neox import read_neox
+
+    _write(read_neox(files, num_gpus=gpus, overrides=overrides or ()), output, as_json=as_json)
+
+
+@app.command()
+def nanotron(
+    file: File,
+    output: Output,
+    gpus: Gpus = None,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Read nanotron's YAML."""
+    from pipesim.scenario.readers.nanotron import read_nanotron
+
+    _write(read_nanotron(file, num_gpus=gpus, overrides=overrides or ()), output, as_json=as_json)
+
+
+def _definitions(stated: list[str] | None) -> dict[str, str]:
+    pairs = [entry.partition("=") for entry in stated or ()]
+    for name, equals, value in pairs:
+        if not equals or not (name.isidentifier() or name.isdecimal()) or "\0" in value:
+            raise ScenarioError(f"found {name!r}; NAME=VALUE is needed", key="--define")
+    return {name: value for name, _, value in pairs}
+
+
+def _write(imported: Imported, output: Path, *, as_json: bool) -> None:
+    write_text(output, scenario_text(imported))
+    if as_json:
+        tables.print_json(
+            {
+                "output": str(output),
+                "tool": imported.tool,
+                "inferred": imported.inferred,
+                "not_used": imported.not_used,
+                "placeholders": imported.placeholders,
+            }
+        )
+        return
+    console = tables.console()
+    for title, notes in (
+        ("inferred", imported.inferred),
+        ("not used", imported.not_used),
+        ("placeholders, to be edited", imported.placeholders),
+    ):
+        if notes:
+            console.print(f"{title}:")
+        for key, words in notes.items():
+            console.print(f"  {key} = {words}")
+    console.print(f"wrote {output}; next: pipesim compare {output}")

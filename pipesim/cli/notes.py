@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from pipesim.cli import tables
 from pipesim.study import Result
 
 
@@ -17,6 +18,14 @@ def print_notes(console: Console, results: Sequence[Result]) -> None:
     for result in results:
         for note in result.notes:
             console.print(f"note: {result.label} runs here, but not in {note}")
+    for result in results:
+        if result.asynchrony is not None:
+            late = result.asynchrony
+            console.print(
+                f"note: {result.label} is asynchronous: gradients up to {max(late.staleness)} updates late, "
+                f"{max(late.weight_versions)} weight versions; its numbers are those of a first step alone, "
+                f"in a long run a step takes {tables.seconds(late.steady_period_s)}"
+            )
     too_large = [result.label for result in results if result.metrics.fits_memory is False]
     if too_large:
         console.print(f"note: does not fit in the device's memory: {', '.join(too_large)}")

@@ -7,12 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
+from pipesim.actions import Op, Schedule
 from pipesim.cli import options, tables
+from pipesim.costs import CostTable, build_costs
 from pipesim.errors import ScheduleError
 from pipesim.files import write_text
-from pipesim.graph import format_grid, lower, peak_in_flight
+from pipesim.graph import TRANSPORTS, format_grid, lower, needed_transport, peak_in_flight
+from pipesim.scenario import Scenario, load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, families, family, generate
-from pipesim.study import load_csv
+from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, find_framework, verdict
+from pipesim.study import load_csv, read_csv_text, shape_of
 
 app = typer.Typer(help="Show, check and convert schedules.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -58,6 +62,7 @@ def show(
     console.print(f"{family(name).summary} ({family(name).source})")
     console.print(format_grid(shown, around=longest))
     console.print("peak in flight: " + " ".join(map(str, peak_in_flight(schedule).tolist())))
+    console.print(_transport_words(schedule))
 
 
 @app.command()
@@ -72,26 +77,81 @@ def export(
 ) -> None:
     """Write the CSV that torch.distributed.pipelining loads."""
     schedule = _generate(name, ranks, chunks, microbatches, settings)
-    write_text(output, (lower(schedule) if comms else schedule).to_csv())
+    if comms:
+        lowered = lower(schedule)
+        schedule = lowered.select(lowered.op != Op.OPTIMIZER)  # torch steps the optimizer outside
+    write_text(output, schedule.to_csv())
 
 
 @app.command()
-def check(file: Annotated[Path, typer.Argument(metavar="FILE.csv")]) -> None:
-    """Check a CSV of actions: complete, in order, free of deadlock."""
+def check(
+    file: Annotated[Path, typer.Argument(metavar="FILE.csv|SCENARIO.yaml")],
+    framework: Annotated[
+        str | None, typer.Option("--framework", help="torch, Megatron or DeepSpeed; all by default.")
+    ] = None,
+    overrides: options.Overrides = None,
+) -> None:
+    """Check a CSV of actions, or a scenario's schedule, and say which frameworks take it and why not."""
+    asked = [find_framework(framework)] if framework else list(FRAMEWORKS)
+    if file.suffix.lower() in (".yaml", ".yml"):
+        headline, answers = _ask_scenario(load_scenario(file, overrides or ()), asked)
+    else:
+        headline, answers = _ask_csv(file, asked)
+    refusals = {name: reasons for name, reasons in answers.items() if reasons}
+    if framework and refusals:
+        raise ScheduleError(f"{file}: {asked[0]} refuses it: {'; '.join(refusals[asked[0]])}")
+    console = tables.console()
+    console.print(f"{file}: {headline}")
+    for name, reasons in answers.items():
+        console.print(f"{name}: " + ("refuses: " + "; ".join(reasons) if reasons else "accepts"))
+
+
+def _ask_csv(file: Path, asked: list[str]) -> tuple[str, dict[str, tuple[str, ...]]]:
     schedule = load_csv(file)
-    tables.console().print(
-        f"{file}: legal; {schedule.num_ranks} ranks, {schedule.num_stages} stages, "
-        f"{schedule.num_microbatches} microbatches; peak in flight: "
-        + " ".join(map(str, peak_in_flight(schedule).tolist()))
+    peaks = " ".join(map(str, peak_in_flight(schedule).tolist()))
+    headline = (
+        f"legal; {schedule.num_ranks} ranks, {schedule.num_stages} stages, "
+        f"{schedule.num_microbatches} microbatches; peak in flight: {peaks}\n{_transport_words(schedule)}"
+    )
+    text = read_csv_text(file)
+    return headline, {name: check_csv(text, name, name=file.stem) for name in asked}
+
+
+def _ask_scenario(scenario: Scenario, asked: list[str]) -> tuple[str, dict[str, tuple[str, ...]]]:
+    if scenario.schedule.csv is not None:
+        return _ask_csv(Path(scenario.schedule.csv), asked)
+    chosen = family(scenario.schedule.name or "")
+    shape = shape_of(scenario, chosen, options=scenario.schedule.options)
+    chosen.check(shape)
+    answers = {name: verdict(chosen.name, shape, name).reasons for name in asked}
+    return f"{chosen.name} is legal for {shape}", answers
+
+
+def _transport_words(schedule: Schedule) -> str:
+    early = TRANSPORTS[needed_transport(lower(schedule, receive="early"))]
+    late = TRANSPORTS[needed_transport(lower(schedule, receive="late"))]
+    return (
+        f"with receives posted early, as exported, it needs {early}\n"
+        f"with receives right before their use it needs {late}"
     )
 
 
 def _generate(
     name: str, ranks: int, chunks: int | None, microbatches: int, settings: list[str] | None
-) -> Any:
+) -> Schedule:
     chosen = family(name)
     shape = Shape(ranks, chunks or chosen.chunks or 1, microbatches, _parse_settings(settings or []))
-    return generate(chosen.name, shape)
+    return generate(chosen.name, shape, _unit_costs(shape) if chosen.needs_costs else None)
+
+
+def _unit_costs(shape: Shape) -> CostTable:
+    """F = I = W = 1 a rank, free messages: what a schedule that follows from times is shown for."""
+    unit = {
+        "parallel": {"pipeline": shape.num_ranks},
+        "batch": {"microbatches": shape.num_microbatches},
+        "costs": {"forward": 1, "backward": 2, "p2p": 0},
+    }
+    return build_costs(scenario_from_mapping(unit), num_chunks=shape.num_chunks)
 
 
 def _parse_settings(settings: list[str]) -> dict[str, Any]:

@@ -2,6 +2,16 @@
 
 from pipesim.study.compare import Comparison, Skipped, compare
 from pipesim.study.curves import bubble_curves
-from pipesim.study.run import Result, load_csv, simulate_scenario
+from pipesim.study.run import Result, load_csv, read_csv_text, shape_of, simulate_scenario
 
-__all__ = ["Comparison", "Result", "Skipped", "bubble_curves", "compare", "load_csv", "simulate_scenario"]
+__all__ = [
+    "Comparison",
+    "Result",
+    "Skipped",
+    "bubble_curves",
+    "compare",
+    "load_csv",
+    "read_csv_text",
+    "shape_of",
+    "simulate_scenario",
+]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pipesim.actions import Schedule
 from pipesim.costs import CostTable, build_costs
@@ -13,10 +16,23 @@ from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.graph import lower, validate
 from pipesim.metrics import StepMetrics, measure
 from pipesim.scenario import Scenario
-from pipesim.schedules import Shape, family, generate
+from pipesim.schedules import Family, Shape, family, generate
 from pipesim.timeline import Timeline
 
 GROUP_SIZE = "microbatch_group_size"
+
+
+@dataclass(frozen=True, slots=True)
+class Asynchrony:
+    """What an asynchronous schedule trades: each rank's weight versions, and updates a gradient is late.
+
+    `steady_period_s` is the time of m microbatches in the middle of a long run; the result's makespan is that
+    of a first and only step, pipeline empty to pipeline empty.
+    """
+
+    weight_versions: tuple[int, ...]
+    staleness: tuple[int, ...]
+    steady_period_s: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +51,8 @@ class Result:
         One replica; alike replicas run alike.
     metrics : StepMetrics
         Numbers of the timeline.
-    synchronous : bool
-        All microbatches see the same weights.
+    asynchrony : Asynchrony, optional
+        None where all microbatches see the same weights.
     notes : tuple of str
         Frameworks that would refuse the schedule at this shape.
     """
@@ -46,8 +62,13 @@ class Result:
     costs: CostTable
     timeline: Timeline
     metrics: StepMetrics
-    synchronous: bool
+    asynchrony: Asynchrony | None
     notes: tuple[str, ...]
+
+    @property
+    def synchronous(self) -> bool:
+        """All microbatches see the same weights."""
+        return self.asynchrony is None
 
     @property
     def label(self) -> str:
@@ -60,6 +81,7 @@ class Result:
         return {
             **_plain(asdict(self.metrics)),
             "synchronous": self.synchronous,
+            "asynchrony": None if self.asynchrony is None else _plain(asdict(self.asynchrony)),
             "notes": list(self.notes),
             "inferred": {**self.scenario.echo, **self.costs.provenance},
             "warnings": list(self.scenario.warnings),
@@ -87,7 +109,7 @@ def simulate_scenario(scenario: Scenario) -> Result:
     if scenario.schedule.csv is not None:
         schedule = read_schedule(scenario, scenario.schedule.csv)
         costs = build_costs(scenario, num_chunks=schedule.num_stages // schedule.num_ranks)
-        return _run(scenario, schedule, costs, synchronous=True, notes=())
+        return _run(scenario, schedule, costs, asynchrony=None, notes=())
     name = scenario.schedule.name or ""
     return simulate_named(scenario, name, num_chunks=None, options=scenario.schedule.options)
 
@@ -114,19 +136,41 @@ def simulate_named(
         If the schedule does not go with the scenario's sizes, or cannot run.
     """
     chosen = family(name)
+    shape = shape_of(scenario, chosen, num_chunks=num_chunks, options=options)
+    costs = build_costs(scenario, num_chunks=shape.num_chunks)
+    schedule = generate(chosen.name, shape, costs)
+    notes = tuple(f"{r.framework}: {r.words}" for r in chosen.refusals if r.refuses(shape))
+    asynchrony = None if chosen.synchronous else _asynchrony(chosen, shape, costs)
+    return _run(scenario, schedule, costs, asynchrony=asynchrony, notes=notes)
+
+
+def shape_of(
+    scenario: Scenario,
+    chosen: Family,
+    *,
+    num_chunks: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Shape:
+    """Shape of a schedule in a scenario; the parameters are those of `simulate_named`."""
     options = dict(options or {})
     if scenario.parallel.microbatch_group_size is not None and GROUP_SIZE in chosen.options:
         options.setdefault(GROUP_SIZE, scenario.parallel.microbatch_group_size)
-    shape = Shape(
+    return Shape(
         num_ranks=scenario.parallel.pipeline,
         num_chunks=num_chunks or chosen.chunks or scenario.parallel.virtual_stages,
         num_microbatches=scenario.batch.num_microbatches,
         options=options,
     )
-    costs = build_costs(scenario, num_chunks=shape.num_chunks)
-    schedule = generate(chosen.name, shape, costs)
-    notes = tuple(f"{r.framework}: {r.words}" for r in chosen.refusals if r.refuses(shape))
-    return _run(scenario, schedule, costs, synchronous=chosen.synchronous, notes=notes)
+
+
+def _asynchrony(chosen: Family, shape: Shape, costs: CostTable) -> Asynchrony:
+    ranks = range(shape.num_ranks)
+    versions, late, period = chosen.weight_versions, chosen.staleness, chosen.steady_period_s
+    return Asynchrony(
+        weight_versions=tuple(versions(shape, rank) if versions else 1 for rank in ranks),
+        staleness=tuple(late(shape, rank) if late else 0 for rank in ranks),
+        steady_period_s=period(shape, costs) if period else None,
+    )
 
 
 def read_schedule(scenario: Scenario, path: str) -> Schedule:
@@ -160,22 +204,34 @@ def load_csv(path: str | Path) -> Schedule:
         If the schedule is malformed.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"cannot be read: {error.strerror}", file=str(path)) from None
-    except UnicodeDecodeError:
-        raise ScenarioError("is not text; expected a CSV of actions", file=str(path)) from None
-    try:
-        schedule = Schedule.from_csv(text, name=Path(path).stem).compute_only()
+        schedule = Schedule.from_csv(read_csv_text(path), name=Path(path).stem).compute_only()
         validate(schedule)
     except ScheduleError as error:
         raise type(error)(f"{path}: {error}") from None
     return schedule
 
 
+def read_csv_text(path: str | Path) -> str:
+    """Read a text file; raise `ScenarioError` where that cannot be done."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except UnicodeDecodeError:
+        raise ScenarioError("is not text; expected a CSV of actions", file=str(path)) from None
+
+
 def _run(
-    scenario: Scenario, schedule: Schedule, costs: CostTable, *, synchronous: bool, notes: tuple[str, ...]
+    scenario: Scenario,
+    schedule: Schedule,
+    costs: CostTable,
+    *,
+    asynchrony: Asynchrony | None,
+    notes: tuple[str, ...],
 ) -> Result:
+    if asynchrony is not None:
+        # One stage a rank; every version is a copy of the weights.
+        costs = replace(costs, weight_bytes=costs.weight_bytes * np.array(asynchrony.weight_versions))
     blocking = scenario.p2p_mode == "blocking"
     lowered = lower(schedule, receive="late" if blocking else "early")
     timeline = simulate(lowered, costs, p2p=scenario.p2p_mode)
@@ -185,6 +241,6 @@ def _run(
         costs=costs,
         timeline=timeline,
         metrics=measure(timeline, schedule, costs),
-        synchronous=synchronous,
+        asynchrony=asynchrony,
         notes=notes,
     )
