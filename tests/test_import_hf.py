@@ -31,6 +31,51 @@ GPT2 = {
     "n_positions": 1024,
     "vocab_size": 50257,
 }
+MIXTRAL = LLAMA | {
+    "model_type": "mixtral",
+    "vocab_size": 32000,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 4096,
+}
+QWEN3_MOE = {
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 48,
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+}
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 61,
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "head_dim": 64,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "moe_layer_freq": 1,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+}
 SHIPPED = Path(__file__).parents[1] / "scenarios" / "configs" / "llama3-70b.json"
 
 
@@ -83,6 +128,50 @@ def test_a_sliding_window_bounds_the_default_sequence(tmp_path: Path) -> None:
     assert read_hf_config(write(tmp_path, unused))["seq_length"] == 8192
 
 
+def resolved(model: str | dict[str, Any]) -> Any:
+    common = {
+        "cluster": {"accelerator": "h100-sxm", "num_nodes": 1},
+        "parallel": {"pipeline": 8},
+        "batch": {"global": 8},
+    }
+    return scenario_from_mapping(common | {"model": model}).model
+
+
+@pytest.mark.parametrize(
+    ("config", "preset"),
+    [
+        (MIXTRAL, "mixtral-8x7b"),
+        (QWEN3_MOE, "qwen3-30b-a3b"),
+        (DEEPSEEK_V3, "deepseek-v3"),
+        (
+            without(without(DEEPSEEK_V3, "n_routed_experts"), "n_shared_experts")
+            | {"num_routed_experts": 256, "num_shared_experts": 1},
+            "deepseek-v3",
+        ),
+    ],
+)
+def test_experts_and_latent_attention_equal_the_presets(
+    tmp_path: Path, config: dict[str, Any], preset: str
+) -> None:
+    read = resolved(read_hf_config(write(tmp_path, config)) | {"seq_length": 4096})
+    known = resolved(preset)
+    if all(read.experts.in_layer):  # no layer has a plain MLP, whose width then says nothing
+        known = replace(known, intermediate_size=read.intermediate_size)
+    assert replace(read, name=known.name, source=known.source) == known
+
+
+def test_sparse_step_and_dense_layers_of_qwen(tmp_path: Path) -> None:
+    """Layer i has experts if i + 1 is a multiple of the step and i is not listed."""
+    config = QWEN3_MOE | {"num_hidden_layers": 8, "decoder_sparse_step": 2, "mlp_only_layers": [3]}
+    in_layer = resolved(read_hf_config(write(tmp_path, config))).experts.in_layer
+    assert [layer for layer, has in enumerate(in_layer) if has] == [1, 5, 7]
+
+
+def test_shared_experts_by_their_width(tmp_path: Path) -> None:
+    config = QWEN3_MOE | {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 5632}
+    assert resolved(read_hf_config(write(tmp_path, config))).experts.shared_intermediate_size == 5632
+
+
 @pytest.mark.parametrize("config", [without(LLAMA, "model_type"), without(GPT2, "model_type")])
 def test_without_a_model_type_the_keys_decide(tmp_path: Path, config: dict[str, Any]) -> None:
     assert read_hf_config(write(tmp_path, config))["gated_mlp"] == ("n_embd" not in config)
@@ -110,9 +199,13 @@ def test_without_a_model_type_the_keys_decide(tmp_path: Path, config: dict[str, 
         (without(LLAMA, "vocab_size"), ["vocab_size", "missing"]),
         (without(LLAMA, "intermediate_size"), ["intermediate_size", "missing"]),
         (without(GPT2, "n_positions"), ["missing", "n_positions"]),
-        (LLAMA | {"num_local_experts": 8}, ["num_local_experts", "mixture-of-experts"]),
-        (LLAMA | {"n_routed_experts": 256}, ["n_routed_experts", "mixture-of-experts"]),
-        (LLAMA | {"kv_lora_rank": 512}, ["kv_lora_rank", "latent attention"]),
+        (LLAMA | {"num_local_experts": 8}, ["num_experts_per_tok", "missing"]),
+        (LLAMA | {"n_routed_experts": -1}, ["n_routed_experts", "found -1"]),
+        (without(MIXTRAL, "intermediate_size"), ["moe_intermediate_size", "width of one expert"]),
+        (QWEN3_MOE | {"mlp_only_layers": [0, "1"]}, ["mlp_only_layers", "layer numbers"]),
+        (QWEN3_MOE | {"mlp_only_layers": 3}, ["mlp_only_layers", "layer numbers"]),
+        (DEEPSEEK_V3 | {"n_shared_experts": 1.5}, ["n_shared_experts", "found 1.5"]),
+        (LLAMA | {"kv_lora_rank": 512}, ["qk_nope_head_dim", "missing"]),
     ],
 )  # fmt: skip
 def test_refusals(tmp_path: Path, config: Any, words: list[str]) -> None:
@@ -152,6 +245,9 @@ def test_a_scenario_takes_the_file_beside_it(tmp_path: Path) -> None:
         GPT2,
         LLAMA | {"num_hidden_layers": 1, "num_attention_heads": 3, "num_key_value_heads": 3, "head_dim": 64},
         LLAMA | {"_name_or_path": 'odd: "name" # é'},
+        MIXTRAL,
+        QWEN3_MOE | {"num_hidden_layers": 8, "mlp_only_layers": [0, 2]},
+        DEEPSEEK_V3,
     ],
 )
 def test_the_written_scenario_runs_as_it_is(tmp_path: Path, config: dict[str, Any]) -> None:
@@ -160,7 +256,7 @@ def test_the_written_scenario_runs_as_it_is(tmp_path: Path, config: dict[str, An
     scenario = load_scenario(path)
     assert scenario.cluster is not None
     assert scenario.model is not None
-    assert scenario.cluster.num_gpus == scenario.parallel.tensor * scenario.parallel.pipeline
+    assert scenario.cluster.num_gpus == scenario.parallel.num_gpus
     assert scenario.name == scenario.model.name == config.get("_name_or_path", tmp_path.name)
     assert path.read_text().count("placeholder") >= 4
 

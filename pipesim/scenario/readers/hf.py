@@ -1,4 +1,4 @@
-"""Hugging Face ``config.json`` of a dense decoder to the ``model:`` mapping of a scenario."""
+"""Hugging Face ``config.json`` of a decoder to the ``model:`` mapping of a scenario."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import read_text
+from pipesim.scenario.readers.hf_layers import expert_fields, latent_attention_fields
+from pipesim.scenario.readers.hf_values import count, flag
 
 DEFAULT_SEQ_LENGTH = 8192
 """A configuration states only the largest sequence; runs rarely train at 131072, so more is not assumed."""
@@ -38,6 +40,11 @@ _FAMILIES = {
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
+    "mixtral": _LLAMA,
+    "qwen2_moe": _LLAMA,
+    "qwen3_moe": _LLAMA,
+    "deepseek_v2": _LLAMA,
+    "deepseek_v3": _LLAMA,
 }
 _NAMES: dict[str, tuple[str, ...]] = {
     "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers"),
@@ -49,23 +56,17 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "vocab_size": ("vocab_size",),
     "positions": ("max_position_embeddings", "n_positions", "n_ctx", "seq_length"),
 }
-_EXPERTS = (
-    "num_local_experts",
-    "num_experts",
-    "n_routed_experts",
-    "num_routed_experts",
-    "moe_intermediate_size",
-)
 
 
 def read_hf_config(path: str | Path) -> dict[str, Any]:
-    """Read a Hugging Face configuration of a dense decoder-only transformer.
+    """Read a Hugging Face configuration of a decoder-only transformer.
 
     Parameters
     ----------
     path : str or Path
-        The ``config.json`` of a GPT-2, OPT, BLOOM, GPT-NeoX, Llama, Mistral, Qwen2 or Qwen3 model. Without a
-        ``model_type`` the keys decide between the GPT-2 and the Llama form.
+        The ``config.json`` of a GPT-2, OPT, BLOOM, GPT-NeoX, Llama, Mistral, Mixtral, Qwen2, Qwen3 (each with
+        or without experts), DeepSeek-V2 or V3 model. Without a ``model_type`` the keys decide between the
+        GPT-2 and the Llama form.
 
     Returns
     -------
@@ -76,8 +77,7 @@ def read_hf_config(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     ScenarioError
-        Not a JSON object, a missing or malformed field, a mixture of experts, latent attention, or a family
-        that is not one of the above.
+        Not a JSON object, a missing or malformed field, or a family that is not one of the above.
     """
     file = str(path)
     config = _read_object(path)
@@ -86,9 +86,16 @@ def read_hf_config(path: str | Path) -> dict[str, Any]:
     for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"):
         fields[key] = _count(config, key, file, required=True)
     for key in ("num_key_value_heads", "head_dim", "intermediate_size"):
-        count = _count(config, key, file)
-        if count is not None:
-            fields[key] = count
+        size = _count(config, key, file)
+        if size is not None:
+            fields[key] = size
+    fields |= expert_fields(config, file, inner=fields.get("intermediate_size"))
+    latent = latent_attention_fields(config, file)
+    if latent:
+        # What stands there describes no head of latent attention.
+        fields.pop("head_dim", None)
+        fields.pop("num_key_value_heads", None)
+        fields |= latent
     if "intermediate_size" not in fields:
         if family.default_ffn_factor is None:
             raise ScenarioError("missing; needed: width of the MLP", file=file, key="intermediate_size")
@@ -104,7 +111,7 @@ def read_hf_config(path: str | Path) -> dict[str, Any]:
     window = _count(config, "sliding_window", file) if config.get("use_sliding_window", True) else None
     fields["seq_length"] = min(size for size in (positions, window, DEFAULT_SEQ_LENGTH) if size is not None)
     fields["gated_mlp"] = family.gated_mlp
-    fields["tie_word_embeddings"] = _flag(config, "tie_word_embeddings", family.tied, file)
+    fields["tie_word_embeddings"] = flag(config, "tie_word_embeddings", family.tied, file)
     fields["biases"] = family.biases
     learned = positions + family.position_padding if family.learned_positions and positions else 0
     fields["num_learned_positions"] = learned
@@ -144,15 +151,6 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _family(config: Mapping[str, Any], file: str) -> _Family:
-    for key in _EXPERTS:
-        if config.get(key) not in (None, 0, 1):
-            raise ScenarioError(
-                f"found {config[key]!r}: mixture-of-experts models are not supported, only dense ones",
-                file=file,
-                key=key,
-            )
-    if config.get("kv_lora_rank"):
-        raise ScenarioError("multi-head latent attention is not supported", file=file, key="kv_lora_rank")
     model_type = config.get("model_type")
     if model_type is None:
         if "n_embd" in config:
@@ -162,30 +160,13 @@ def _family(config: Mapping[str, Any], file: str) -> _Family:
         raise ScenarioError(f"missing; known: {', '.join(_FAMILIES)}", file=file, key="model_type")
     if not isinstance(model_type, str) or model_type not in _FAMILIES:
         raise ScenarioError(
-            f"found {model_type!r}; known dense decoders: {', '.join(_FAMILIES)}", file=file, key="model_type"
+            f"found {model_type!r}; known decoders: {', '.join(_FAMILIES)}", file=file, key="model_type"
         )
     return _FAMILIES[model_type]
 
 
 def _count(config: Mapping[str, Any], key: str, file: str, *, required: bool = False) -> int | None:
-    names = _NAMES.get(key, (key,))
-    present = [name for name in names if config.get(name) is not None]
-    if not present:
-        if required:
-            also = f" (nor is there {' or '.join(names[1:])})" if names[1:] else ""
-            raise ScenarioError(f"missing{also}", file=file, key=names[0])
-        return None
-    name, value = present[0], config[present[0]]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ScenarioError(f"found {value!r}; a whole number of at least 1 is needed", file=file, key=name)
-    return value
-
-
-def _flag(config: Mapping[str, Any], key: str, default: bool, file: str) -> bool:
-    value = config.get(key, default)
-    if not isinstance(value, bool):
-        raise ScenarioError(f"found {value!r}; true or false is needed", file=file, key=key)
-    return value
+    return count(config, key, file, names=_NAMES.get(key, ()), required=required)
 
 
 def _name(config: Mapping[str, Any], path: Path) -> str:
