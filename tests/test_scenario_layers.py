@@ -66,3 +66,11 @@ def test_split_for_another_number_of_stages() -> None:
 def test_balance_refuses_what_cannot_be_cut(weights: list[float], num_stages: int) -> None:
     with pytest.raises(ValueError, match=r"groups|weights"):
         balance(weights, num_stages)
+
+
+def test_only_the_ends_may_have_no_layer() -> None:
+    """Embedding and loss take a layer's place each: 30 layers on 32 stages."""
+    ends = (0, *[1] * 30, 0)
+    assert split_layers(30, 32, LayerSplit("list", ends)) == ends
+    with pytest.raises(ScenarioError, match="stage 1 is empty"):
+        split_layers(3, 4, LayerSplit("list", (1, 0, 1, 1)))

@@ -29,14 +29,15 @@ def split_layers(
     Returns
     -------
     tuple of int, shape (num_stages,)
-        Each at least 1, together `num_layers`.
+        Each at least 1 (in a list the first and the last may be 0), together `num_layers`.
 
     Raises
     ------
     ScenarioError
-        More stages than layers, or a list for another number of stages or layers.
+        More stages than layers, a list for another number of stages or layers, or one that leaves a stage
+        without a layer that has neither embedding nor head.
     """
-    if num_stages > num_layers:
+    if num_stages > num_layers and split.kind != "list":
         raise ScenarioError(
             f"{num_stages} stages need at least {num_stages} layers, the model has {num_layers}",
             key="parallel",
@@ -57,8 +58,8 @@ def split_layers(
         raise ScenarioError(
             f"the stages have {sum(per_stage)} layers together, the model has {num_layers}", key="layers"
         )
-    if min(per_stage) < 1:
-        raise ScenarioError(f"stage {per_stage.index(min(per_stage))} is empty", key="layers")
+    if 0 in per_stage[1:-1]:
+        raise ScenarioError(f"stage {per_stage.index(0, 1)} is empty", key="layers")
     return per_stage
 
 

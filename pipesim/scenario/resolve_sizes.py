@@ -160,9 +160,9 @@ def check_cut(model: Transformer, parallel: Parallel, layers: LayerSplit, notes:
     """
     ranks, chunks, tensor = parallel.pipeline, parallel.virtual_stages, parallel.tensor
     num_stages = ranks * chunks
-    if ranks > model.num_hidden_layers:
+    if layers.kind != "list" and ranks > model.num_hidden_layers:
         raise ScenarioError(_too_few(f"{ranks} stages", ranks, model), key="parallel.pipeline")
-    if num_stages > model.num_hidden_layers:
+    if layers.kind != "list" and num_stages > model.num_hidden_layers:
         what = f"{ranks} ranks x {chunks} chunks = {num_stages} stages"
         raise ScenarioError(_too_few(what, num_stages, model), key="parallel.virtual_stages")
     _check_tensor(model, parallel)

@@ -264,9 +264,11 @@ def _layer_split(value: object) -> LayerSplit:
         reason = f"found {value!r}; needed: even, balanced, or a list with the layers of each stage"
         raise PydanticCustomError("choice", "{reason}", {"reason": reason})
     for stage, layers in enumerate(value):
-        if isinstance(layers, bool) or not isinstance(layers, int) or layers < 1:
+        least = 0 if stage in (0, len(value) - 1) else 1
+        if isinstance(layers, bool) or not isinstance(layers, int) or layers < least:
             reason = (
-                f"stage {stage}: found {layers!r}; a whole number of at least 1 is needed, no empty stage"
+                f"stage {stage}: found {layers!r}; a whole number of at least {least} is needed "
+                "(only the first and the last stage, with embedding and head, may have no layer)"
             )
             raise PydanticCustomError("choice", "{reason}", {"reason": reason})
     return LayerSplit("list", tuple(value))
