@@ -1,14 +1,15 @@
-"""A runnable scenario file around a Hugging Face configuration, its guesses marked as such."""
+"""A runnable scenario around a Hugging Face configuration, its guesses marked as such."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pipesim.scenario.readers.facts import Facts, Imported, complete
 from pipesim.scenario.readers.hf import read_hf_config
+from pipesim.scenario.readers.writing import scenario_text
 
-_GPUS_PER_NODE = 8
 _MICROBATCHES_PER_RANK = 8
 
 
@@ -31,47 +32,47 @@ def hf_scenario_text(path: str | Path) -> str:
     ScenarioError
         As for `read_hf_config`.
     """
+    return scenario_text(import_hf(path))
+
+
+def import_hf(path: str | Path, *, overrides: Iterable[str] = ()) -> Imported:
+    """Make a scenario for a model whose cluster is not known yet.
+
+    Parameters
+    ----------
+    path : str or Path
+        A ``config.json`` that `read_hf_config` accepts.
+    overrides : iterable of str
+        ``KEY=VALUE`` each, laid over the scenario.
+
+    Returns
+    -------
+    Imported
+        With everything but the model as a placeholder.
+
+    Raises
+    ------
+    ScenarioError
+        As for `read_hf_config`.
+    """
     model = read_hf_config(path)
-    tensor = next(size for size in (8, 4, 2, 1) if _divides(model, size))
-    pipeline = next(size for size in (8, 4, 2, 1) if size <= model["num_hidden_layers"])
-    num_gpus = tensor * pipeline
-    gpus_per_node = min(num_gpus, _GPUS_PER_NODE)
-    fields = "\n".join(f"  {key}: {_scalar(value)}" for key, value in model.items())
-    return f"""\
-# From {_scalar(Path(path).name)}. The configuration knows the model only: check what is marked "placeholder".
-name: {_scalar(model["name"])}
-model:
-{fields}
-# seq_length: placeholder; the configuration states the largest one, at most 8192 of it is taken here
-# cluster: placeholder; `pipesim presets` lists accelerators and links
-cluster:
-  accelerator: h100-sxm
-  num_nodes: {num_gpus // gpus_per_node}
-  gpus_per_node: {gpus_per_node}
-  intra_node: nvlink4
-  inter_node: ib-ndr
-# parallel: placeholder; tensor * pipeline * data must be the number of GPUs
-parallel:
-  tensor: {tensor}
-  pipeline: {pipeline}
-  data: 1
-  virtual_stages: 1
-  sequence_parallel: {_scalar(tensor > 1 and model["seq_length"] % tensor == 0)}
-# batch: placeholder; sequences of one optimizer step, and of one microbatch
-batch:
-  global: {_MICROBATCHES_PER_RANK * pipeline}
-  micro: 1
-schedule: 1f1b
-"""
+    facts = Facts("Hugging Face", Path(path).name, model["name"], model)
+    facts.tensor = next(size for size in (8, 4, 2, 1) if _divides(model, size))
+    facts.pipeline = next(size for size in (8, 4, 2, 1) if size <= model["num_hidden_layers"])
+    facts.data = 1
+    facts.sequence_parallel = model["seq_length"] % facts.tensor == 0
+    facts.global_size = _MICROBATCHES_PER_RANK * facts.pipeline
+    facts.placeholders = {
+        "model.seq_length": "the configuration states the largest one, at most 8192 of it is taken here",
+        "parallel": "tensor * pipeline * data must be the number of GPUs",
+        "batch": "sequences of one optimizer step, and of one microbatch",
+    }
+    return complete(facts, overrides=overrides)
 
 
 def _divides(model: dict[str, Any], tensor: int) -> bool:
     heads = model["num_attention_heads"]
     key_value_heads = model.get("num_key_value_heads", heads)
     fits = key_value_heads % tensor == 0 or tensor % key_value_heads == 0
-    return bool(fits and heads % tensor == 0 and model["intermediate_size"] % tensor == 0)
-
-
-def _scalar(value: Any) -> str:
-    """Write JSON: every JSON scalar is the same scalar in YAML, whatever its text looks like."""
-    return json.dumps(value, ensure_ascii=False)
+    widths = [model[key] for key in ("intermediate_size", "moe_intermediate_size") if model.get(key)]
+    return bool(fits and heads % tensor == 0 and all(width % tensor == 0 for width in widths))
