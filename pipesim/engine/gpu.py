@@ -67,8 +67,11 @@ class Gpu:
         self.at: int | None = self.rows.start
         """The row it is at, or None when it is done."""
 
-    def run_overlapped(self) -> Process:
-        """Transfers run beside the compute stream; an action waits only for its own input."""
+    def run_overlapped(self, *, sends_block: bool = False) -> Process:
+        """Transfers run beside the compute stream; an action waits only for its own input.
+
+        Where sends block, the stream goes on only when its message has arrived; receives block nobody.
+        """
         clock, timeout, mail, arrived_s = self.clock, self.clock.timeout, self.mail, self.mail.arrived_s
         start_s, end_s, now_s = self.start_s, self.end_s, self.clock.now
         rows = slice(self.rows.start, self.rows.stop)
@@ -87,6 +90,9 @@ class Gpu:
                     start_s[row - 1], end_s[row - 1] = start_s[row], now_s
             elif kind == SEND:
                 mail.send(message, now_s)
+                if sends_block:
+                    yield mail.after(message)
+                    now_s = clock.now
             elif kind == PAIR_START:
                 if message != NO_MESSAGE and ((at_s := arrived_s[message]) is None or at_s > now_s):
                     yield mail.after(message)

@@ -16,7 +16,7 @@ from pipesim.engine.program import RECEIVE, SEND, Program, prepare
 from pipesim.errors import DeadlockError
 from pipesim.timeline import Timeline
 
-P2pMode = Literal["overlapped", "blocking"]
+P2pMode = Literal["overlapped", "send-blocking", "blocking"]
 
 
 def simulate(
@@ -30,9 +30,9 @@ def simulate(
         Lowered; for blocking transfers with ``receive="late"``.
     costs : CostTable
         For the schedule's number of stages.
-    p2p : {"overlapped", "blocking"}
-        Whether a transfer runs beside the computation, or starts when both ranks reach it and holds them
-        to its end.
+    p2p : {"overlapped", "send-blocking", "blocking"}
+        Whether a transfer runs beside the computation, holds its sender to its end, or starts when both ranks
+        reach it and holds both.
     num_replicas : int
         Replicas of the pipeline to simulate one by one. Alike replicas behave alike, so one can stand for
         all: the cost of synchronising gradients comes from the cost table, not from this number.
@@ -90,7 +90,12 @@ class _Replica:
             for rank in range(program.schedule.num_ranks)
         ]
         for gpu in self.gpus:
-            clock.process(gpu.run_overlapped() if p2p == "overlapped" else gpu.run_blocking())
+            run = (
+                gpu.run_blocking()
+                if p2p == "blocking"
+                else gpu.run_overlapped(sends_block=p2p != "overlapped")
+            )
+            clock.process(run)
 
     def check_done(self) -> None:
         """Raise where a GPU never reached its end."""

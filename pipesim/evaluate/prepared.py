@@ -13,7 +13,7 @@ from pipesim.actions import BoolArray, IntArray, Schedule
 from pipesim.costs import CostTable
 from pipesim.costs.rows import message_bytes, row_durations
 from pipesim.evaluate.spans import Spans
-from pipesim.graph import Dependencies, dependencies, linear_extension
+from pipesim.graph import NONE, Dependencies, dependencies, linear_extension
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,9 +101,30 @@ class PreparedSchedule:
         )
         return Spans(start, end)
 
-    def evaluate_costs(self, costs: CostTable) -> Spans:
-        """Time the schedule under a cost table, each message alone on its link."""
-        return self.evaluate(row_durations(self.schedule, costs), self.delays(costs))
+    def evaluate_costs(self, costs: CostTable, *, sends_block: bool = False) -> Spans:
+        """Time the schedule under a cost table, each message alone on its link.
+
+        Parameters
+        ----------
+        costs : CostTable
+            For the schedule's number of stages.
+        sends_block : bool
+            A rank goes on only when its message has arrived; the end of a row is still that of computing.
+        """
+        durations, delays = row_durations(self.schedule, costs), self.delays(costs)
+        if not sends_block:
+            return self.evaluate(durations, delays)
+        rows = np.flatnonzero(self.needs.crosses)
+        sending = np.zeros(len(durations))
+        np.add.at(sending, self.needs.producer[rows], delays[rows])
+        # A pair sends its first message before its second, which the first one's receiver need not wait for.
+        first = np.flatnonzero(self.schedule.joined)
+        arrives = np.zeros(len(durations))
+        received = first[self.needs.consumer[first] != NONE]
+        arrives[self.needs.consumer[received]] = -sending[received + 1]
+        sending[first] = sending[first + 1] = sending[first] + sending[first + 1]
+        spans = self.evaluate(durations + sending, arrives)
+        return Spans(spans.start, np.asarray(spans.end) - sending)
 
     def delays(self, costs: CostTable) -> npt.NDArray[Any]:
         """Seconds from a producer's end to the arrival of its message, shape (rows,); see `row_delays`."""

@@ -92,6 +92,15 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True)
+class Switches:
+    """Switches that add up what passes them: rate (as nccl-tests' busbw) and latency of an all-reduce."""
+
+    bytes_per_s: float
+    latency_s: float
+    min_members: int
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """One direction of one device's port on a network."""
 
@@ -104,6 +113,9 @@ class Link:
     """Latency of one step of a collective."""
     source: str
     date: str
+    ramp_s: float = 0.0
+    """How slowly a collective's rate rises with size; see `pipesim.costs.network.Ring`."""
+    switches: Switches | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +127,30 @@ class Cluster:
     gpus_per_node: int
     intra_node: Link
     inter_node: Link
+    nics_per_node: int = 0
+    """Network cards of a node; 0: one for every device."""
+    paired: bool = False
+    """Devices of a node are wired pair by pair, so that a pair has a share of a port only."""
+    nodes_per_switch: int | None = None
+    """Nodes on one leaf switch; None: nothing between nodes blocks."""
+    oversubscription: float = 1.0
+    """Down-links of a leaf switch over its up-links."""
+    rails: bool = False
+    """Card i of the nodes of a leaf has a leaf switch of its own."""
 
     @property
     def num_gpus(self) -> int:
         """Devices in all."""
         return self.num_nodes * self.gpus_per_node
+
+    @property
+    def plain(self) -> bool:
+        """Whether every device has a whole port and a whole card, and no switch blocks."""
+        return not self.paired and self.nics_per_node == self.gpus_per_node and self.nodes_per_switch is None
+
+    def __post_init__(self) -> None:
+        if not self.nics_per_node:
+            object.__setattr__(self, "nics_per_node", self.gpus_per_node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +294,7 @@ class Scenario:
     optimizer: OptimizerLevel
     efficiency: Efficiency | None
     precision: Precision
-    p2p_mode: Literal["overlapped", "blocking"]
+    p2p_mode: Literal["overlapped", "send-blocking", "blocking"]
     seed: int
     price_usd_per_gpu_hour: float | None
     file: str | None

@@ -120,6 +120,14 @@ class AcceleratorKeys(Keys):
     notes: str | None = Field(None, description="remarks")
 
 
+class SwitchKeys(Keys):
+    """``in_network:`` of a link whose switches add up what passes them."""
+
+    bandwidth: BytesPerS = Field(description="rate of an all-reduce as nccl-tests' busbw, such as 480 GB/s")
+    latency: Seconds = Field(description="latency of one all-reduce, such as 25 us")
+    min_members: Count = Field(2, description="fewest devices for which it is used")
+
+
 class LinkKeys(Keys):
     """``cluster.intra_node:`` or ``cluster.inter_node:`` written out, one direction of one device's port."""
 
@@ -130,6 +138,8 @@ class LinkKeys(Keys):
     efficiency: Share = Field(1.0, description="share of the nominal rate that long messages reach")
     p2p_latency: Seconds = Field(description="latency of a point-to-point message, such as 20 us")
     hop_latency: Seconds = Field(description="latency of one step of a collective, such as 14 us")
+    ramp: Seconds = Field(0.0, description="how slowly a collective's rate rises with size, such as 25 us")
+    in_network: SwitchKeys | None = Field(None, description="switches that add up what passes them")
     source: str = Field("the scenario", description="where the figures are from")
     date: str = Field("", description="when the source was read")
     notes: str | None = Field(None, description="remarks")
@@ -143,6 +153,13 @@ class ClusterKeys(Keys):
     gpus_per_node: Count = Field(8, description="devices of one node")
     intra_node: LinkKeys = Field(description="link inside a node: a preset's name or its fields")
     inter_node: LinkKeys | None = Field(None, description="link between nodes: a preset's name or its fields")
+    nics_per_node: Count | None = Field(None, description="network cards of a node")
+    intra_wiring: Literal["switch", "pairs"] = Field("switch", description="how devices of a node are wired")
+    nodes_per_switch: Count | None = Field(None, description="nodes on one leaf switch")
+    oversubscription: PositiveNumber | None = Field(
+        None, description="down-links of a leaf switch over its up-links"
+    )
+    rails: bool | None = Field(None, description="whether card i of the nodes has a leaf of its own")
 
 
 class ParallelKeys(Keys):
@@ -254,7 +271,7 @@ class PrecisionKeys(Keys):
 class NetworkKeys(Keys):
     """``network:``."""
 
-    p2p: Literal["overlapped", "blocking"] = "overlapped"
+    p2p: Literal["overlapped", "send-blocking", "blocking"] = "overlapped"
 
 
 def _layer_split(value: object) -> LayerSplit:
