@@ -10,14 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from executor_reference import reference, small_transformer, worst  # noqa: E402
+from executor_reference import reference, small_transformer, worst
 
-from pipesim.actions import Schedule  # noqa: E402
-from pipesim.errors import ScheduleError  # noqa: E402
-from pipesim.executor import CnnWorkload, FactoryWorkload, RankPool, TransformerWorkload  # noqa: E402
-from pipesim.executor.job import Job  # noqa: E402
-from pipesim.graph import lower  # noqa: E402
-from pipesim.schedules import Shape, families, generate  # noqa: E402
+from pipesim.actions import Schedule
+from pipesim.errors import ScheduleError
+from pipesim.executor import CnnWorkload, FactoryWorkload, RankPool, TransformerWorkload
+from pipesim.executor.job import Job
+from pipesim.graph import lower
+from pipesim.schedules import Shape, families, generate
 
 MLP = FactoryWorkload("executor_models:mlp", dtype="float64")
 WORKLOAD = TransformerWorkload(small_transformer(), dtype="float64", microbatch_size=2)

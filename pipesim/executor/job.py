@@ -116,6 +116,6 @@ class RankResult:
 class RankError(ExecutionError):
     """A rank raised; says whether it only lost contact with another, so that the cause can be told apart."""
 
-    def __init__(self, message: str, *, lost_contact: bool) -> None:
+    def __init__(self, message: str, lost_contact: bool = False) -> None:
         super().__init__(message)
         self.lost_contact = lost_contact

@@ -15,6 +15,7 @@ import pickle
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from datetime import timedelta
 from multiprocessing import Pipe
@@ -37,7 +38,8 @@ _CELLS = 3
 class Ranks:
     """The forked processes, their pipes, and the shared memory in which they say where they are."""
 
-    def __init__(self, num_processes: int, stall_s: float, threads: int) -> None:
+    def __init__(self, caller: Connection, num_processes: int, stall_s: float, threads: int) -> None:
+        self.caller = caller
         self.num_processes = num_processes
         self.stall_s = stall_s
         self._memory = mmap.mmap(-1, num_processes * _CELLS * 8)
@@ -48,7 +50,7 @@ class Ranks:
             ours, theirs = Pipe()
             pid = os.fork()
             if pid == 0:
-                for other in (*self.pipes, ours):
+                for other in (*self.pipes, ours, caller):
                     other.close()
                 _serve_jobs(process, num_processes, theirs, self.cells, stall_s, threads)
             theirs.close()
@@ -69,6 +71,8 @@ class Ranks:
         ------
         RankError
             If one raises, dies, or nobody gets on any more.
+        EOFError
+            If the caller is gone.
         """
         for process in range(self.num_processes):
             self.cells[process * _CELLS + 1], self.cells[process * _CELLS + 2] = 0, BUILDING
@@ -105,7 +109,9 @@ class Ranks:
         return results
 
     def _heard(self, missing: set[int], job: Job) -> Iterator[tuple[int, Any]]:
-        ready = set(wait([self.pipes[process] for process in missing], timeout=_POLL_S))
+        ready = set(wait([self.caller, *(self.pipes[process] for process in missing)], timeout=_POLL_S))
+        if self.caller in ready:
+            raise EOFError("the caller, which sends nothing while a job runs, is gone")
         for process in sorted(missing):
             if self.pipes[process] not in ready:
                 continue
@@ -133,13 +139,16 @@ class Ranks:
         return f"no rank got on for {self.stall_s:g} s:\n" + "\n".join(lines)
 
     def kill(self) -> None:
-        """End all ranks and reap them."""
+        """End all ranks and reap them, and the store with its thread."""
         for pid in filter(None, self.pids):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for pid in filter(None, self.pids):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, 0)
+        for pipe in self.pipes:
+            pipe.close()
+        del self.store
 
 
 def _serve_jobs(
@@ -190,20 +199,27 @@ def main() -> None:
     caller = Connection(int(descriptor))
     # The first optimizer imports much of torch; once here rather than in every rank.
     torch.optim.SGD([torch.zeros(1)], lr=0.0)
-    ranks = Ranks(int(num_processes), float(stall_s), int(threads))
+    ranks = None
     try:
         while True:
+            if ranks is None:
+                ranks = Ranks(caller, int(num_processes), float(stall_s), int(threads))
             message = caller.recv_bytes()
             try:
-                caller.send(ranks.run(pickle.loads(message), message))
+                outcome: Any = ranks.run(pickle.loads(message), message)
             except RankError as failure:
+                outcome = failure
                 ranks.kill()
-                caller.send(failure)
-                return
-    except EOFError:
+                ranks = None
+            caller.send(outcome)
+    except (EOFError, BrokenPipeError):
         pass
+    except Exception:
+        traceback.print_exc()
     finally:
-        ranks.kill()
+        if ranks is not None:
+            ranks.kill()
+        sys.stderr.flush()
         os._exit(0)
 
 

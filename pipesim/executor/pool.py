@@ -36,7 +36,7 @@ def require_torch() -> None:
 class RankPool:
     """Processes for ranks, which take one job after the other; torch is imported once for all of them.
 
-    Use it as a context manager. After a failure all processes are gone and the pool is closed.
+    Use it as a context manager. After a failure all ranks are ended; the next job gets new ones.
 
     Parameters
     ----------
@@ -63,6 +63,7 @@ class RankPool:
         self._stall_s = stall_timeout_s
         self._ours, theirs = Pipe()
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._log_read = 0
         numbers = [theirs.fileno(), num_processes, stall_timeout_s, threads_per_rank]
         self._launcher = subprocess.Popen(
             [sys.executable, "-m", "pipesim.executor.launcher", *map(str, numbers)],
@@ -88,19 +89,18 @@ class RankPool:
             self._ours.send_bytes(pickle.dumps(job))
             outcome = self._ours.recv()
         except (OSError, EOFError):
-            outcome = ExecutionError(f"the process that starts the ranks died{self._last_lines()}")
+            raise ExecutionError(f"the process that starts the ranks died{self._last_lines()}") from None
         except BaseException:
             self.close()
             raise
         if isinstance(outcome, ExecutionError):
-            text = str(outcome) if "died" in str(outcome) else f"{outcome}{self._last_lines()}"
-            self.close()
-            raise ExecutionError(text) from None
+            raise ExecutionError(f"{outcome}{self._last_lines()}") from None
         return [result for result in outcome if result is not None]
 
     def _last_lines(self) -> str:
-        self._log.seek(0)
+        self._log.seek(self._log_read)
         lines = self._log.read().decode(errors="replace").splitlines()
+        self._log_read = self._log.tell()
         shown = [line for line in lines if line.strip() and not line.startswith("[Gloo]")][-_LAST_LINES:]
         return "".join(f"\n  {line}" for line in shown)
 

@@ -22,7 +22,7 @@ _SECONDS = 1e-9
 _MEASURED = ("start", "end", "own", "wait_start", "wait_end", "cpu")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Run:
     """Steps of one schedule on real processes.
 
