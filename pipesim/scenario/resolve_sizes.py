@@ -165,8 +165,8 @@ def check_cut(model: Transformer, parallel: Parallel, layers: LayerSplit, notes:
     if layers.kind != "list" and num_stages > model.num_hidden_layers:
         what = f"{ranks} ranks x {chunks} chunks = {num_stages} stages"
         raise ScenarioError(_too_few(what, num_stages, model), key="parallel.virtual_stages")
-    _check_tensor(model, parallel)
     _check_context(model, parallel)
+    _check_tensor(model, parallel)
     _check_experts(model, parallel)
     notes.echo["layers"] = _describe_split(model, parallel, layers)
     remainder = next((n for n in (ranks, num_stages) if model.num_hidden_layers % n), None)

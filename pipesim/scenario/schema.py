@@ -291,6 +291,12 @@ def _layer_split(value: object) -> LayerSplit:
     return LayerSplit("list", tuple(value))
 
 
+def _level(value: object) -> object:
+    """Take the frameworks' own names too."""
+    names = {"zero1": "sharded", "fsdp": "zero3"}
+    return names.get(value, value) if isinstance(value, str) else value
+
+
 class ScenarioKeys(Keys):
     """The whole file."""
 
@@ -303,7 +309,7 @@ class ScenarioKeys(Keys):
     costs: CostKeys | None = None
     layers: Annotated[LayerSplit | None, PlainValidator(_layer_split)] = None
     recompute: Literal["none", "selective", "full"] | None = None
-    optimizer: OptimizerLevel | None = None
+    optimizer: Annotated[OptimizerLevel | None, BeforeValidator(_level)] = None
     efficiency: EfficiencyKeys | None = None
     precision: Annotated[PrecisionKeys, _name_or_mapping("compute")] | None = None
     network: NetworkKeys = NetworkKeys()
