@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -98,8 +98,31 @@ def _plain(value: Any) -> Any:
     return float(value)
 
 
-def simulate_scenario(scenario: Scenario) -> Result:
+class Engine:
+    """Where schedules come from and what times them: the registry, and the simulated GPUs.
+
+    Whatever else has these two methods can take its place; see `pipesim.study.fast`.
+    """
+
+    def schedule(self, name: str, shape: Shape, costs: CostTable) -> Schedule:
+        """Generate a schedule of the registry."""
+        return generate(name, shape, costs)
+
+    def timeline(self, scenario: Scenario, schedule: Schedule, costs: CostTable) -> Timeline:
+        """Simulate one step of a compute-only schedule."""
+        receive: Literal["early", "late"] = "late" if scenario.p2p_mode == "blocking" else "early"
+        return simulate(lower(schedule, receive=receive), costs, p2p=scenario.p2p_mode)
+
+
+def simulate_scenario(scenario: Scenario, *, engine: Engine | None = None) -> Result:
     """Simulate the schedule that a scenario names.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What to run.
+    engine : Engine, optional
+        Another source of schedules and timelines.
 
     Raises
     ------
@@ -109,13 +132,18 @@ def simulate_scenario(scenario: Scenario) -> Result:
     if scenario.schedule.csv is not None:
         schedule = read_schedule(scenario, scenario.schedule.csv)
         costs = build_costs(scenario, num_chunks=schedule.num_stages // schedule.num_ranks)
-        return _run(scenario, schedule, costs, asynchrony=None, notes=())
+        return _run(scenario, schedule, costs, engine or Engine(), asynchrony=None, notes=())
     name = scenario.schedule.name or ""
-    return simulate_named(scenario, name, num_chunks=None, options=scenario.schedule.options)
+    return simulate_named(scenario, name, num_chunks=None, options=scenario.schedule.options, engine=engine)
 
 
 def simulate_named(
-    scenario: Scenario, name: str, *, num_chunks: int | None, options: dict[str, Any] | None = None
+    scenario: Scenario,
+    name: str,
+    *,
+    num_chunks: int | None,
+    options: dict[str, Any] | None = None,
+    engine: Engine | None = None,
 ) -> Result:
     """Simulate a schedule of the registry in a scenario.
 
@@ -129,6 +157,8 @@ def simulate_named(
         Chunks a rank; by default the schedule's own number, else the scenario's.
     options : dict, optional
         Settings of the schedule. A stated microbatch group size goes to every schedule that takes one.
+    engine : Engine, optional
+        Another source of schedules and timelines.
 
     Raises
     ------
@@ -138,10 +168,11 @@ def simulate_named(
     chosen = family(name)
     shape = shape_of(scenario, chosen, num_chunks=num_chunks, options=options)
     costs = build_costs(scenario, num_chunks=shape.num_chunks)
-    schedule = generate(chosen.name, shape, costs)
+    engine = engine or Engine()
+    schedule = engine.schedule(chosen.name, shape, costs)
     notes = tuple(f"{r.framework}: {r.words}" for r in chosen.refusals if r.refuses(shape))
     asynchrony = None if chosen.synchronous else _asynchrony(chosen, shape, costs)
-    return _run(scenario, schedule, costs, asynchrony=asynchrony, notes=notes)
+    return _run(scenario, schedule, costs, engine, asynchrony=asynchrony, notes=notes)
 
 
 def shape_of(
@@ -225,6 +256,7 @@ def _run(
     scenario: Scenario,
     schedule: Schedule,
     costs: CostTable,
+    engine: Engine,
     *,
     asynchrony: Asynchrony | None,
     notes: tuple[str, ...],
@@ -232,9 +264,7 @@ def _run(
     if asynchrony is not None:
         # One stage a rank; every version is a copy of the weights.
         costs = replace(costs, weight_bytes=costs.weight_bytes * np.array(asynchrony.weight_versions))
-    blocking = scenario.p2p_mode == "blocking"
-    lowered = lower(schedule, receive="late" if blocking else "early")
-    timeline = simulate(lowered, costs, p2p=scenario.p2p_mode)
+    timeline = engine.timeline(scenario, schedule, costs)
     return Result(
         scenario=scenario,
         schedule=schedule,

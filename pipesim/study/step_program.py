@@ -1,0 +1,202 @@
+"""All of a step that the order of a schedule decides, timed without the engine.
+
+What the engine does event by event has a closed form where nothing contends: the longest path through the
+computations, then each rank's reductions one after the other, then all optimizers at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.actions import IntArray, Op, Schedule
+from pipesim.costs import CostTable
+from pipesim.costs.rows import message_bytes
+from pipesim.evaluate import PreparedSchedule
+from pipesim.graph import NONE
+from pipesim.timeline import Timeline
+
+FloatArray = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepProgram:
+    """A schedule with all of a step that its order decides. Made by `StepProgram.of`.
+
+    Parameters
+    ----------
+    prepared : PreparedSchedule
+        The computations.
+    columns : tuple of IntArray
+        Rank, op, stage, microbatch and slice of each row of the timeline: computations, sends behind them,
+        and the reductions and the optimizer of each rank at its end.
+    compute_rows, send_rows, reduce_rows, optimizer_rows : IntArray
+        Where each kind stands in the columns.
+    receiver : IntArray
+        Row of the schedule that waits for each send.
+    stages : tuple of IntArray
+        Of each rank, in the order in which it reduces their gradients.
+    """
+
+    prepared: PreparedSchedule
+    columns: tuple[IntArray, ...]
+    compute_rows: IntArray
+    send_rows: IntArray
+    reduce_rows: IntArray
+    optimizer_rows: IntArray
+    receiver: IntArray
+    stages: tuple[IntArray, ...]
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> StepProgram:
+        """Lay out a valid compute-only schedule.
+
+        Raises
+        ------
+        DeadlockError
+            If the schedule cannot run.
+        """
+        prepared = PreparedSchedule.of(schedule)
+        producer, crosses = prepared.needs.producer, prepared.needs.crosses
+        num_rows, num_ranks = len(schedule.op), schedule.num_ranks
+        receiver = np.flatnonzero(crosses).astype(np.int32)
+        receiver = receiver[np.argsort(producer[receiver], kind="stable")]
+        sender = producer[receiver]
+        stages = tuple(np.array(schedule.stages_of(rank)[::-1], np.int32) for rank in range(num_ranks))
+        num_reductions = [len(of_rank) for of_rank in stages]
+        ranks, last_row = np.arange(num_ranks), schedule.offsets[1:] - 1
+        # Sorted by the row that each one follows; both messages of a pair follow its second row.
+        parts = (
+            np.arange(num_rows),
+            sender + schedule.joined[sender],
+            np.repeat(last_row, num_reductions),
+            last_row,
+        )
+        sizes = [len(part) for part in parts]
+        after, kind = np.concatenate(parts), np.repeat(np.arange(4), sizes)
+        of_send = np.where(schedule.op[sender] == Op.F, Op.SEND_F, Op.SEND_B)
+        of_reduction, of_optimizer = np.full(sizes[2], Op.REDUCE_GRAD), np.full(sizes[3], Op.OPTIMIZER)
+        none, zero = np.full(sizes[2] + sizes[3], NONE), np.zeros(sizes[2] + sizes[3], np.int32)
+        first_stages = np.array([of_rank[-1] for of_rank in stages])
+        rank, stage = schedule.rank, schedule.stage
+        columns: tuple[tuple[npt.NDArray[np.integer[Any]], ...], ...] = (
+            (rank, rank[sender], np.repeat(ranks, num_reductions), ranks),
+            (schedule.op, of_send, of_reduction, of_optimizer),
+            (stage, stage[sender], *stages, first_stages),
+            (schedule.microbatch, schedule.microbatch[sender], none),
+            (schedule.slice, schedule.slice[sender], zero),
+        )
+        order = np.lexsort((kind, after))
+        place = np.empty(len(order), np.int32)
+        place[order] = np.arange(len(order), dtype=np.int32)
+        compute_rows, send_rows, reduce_rows, optimizer_rows = np.split(place, np.cumsum(sizes)[:-1])
+        return cls(
+            prepared=prepared,
+            columns=tuple(np.concatenate(column).astype(np.int32)[order] for column in columns),
+            compute_rows=compute_rows,
+            send_rows=send_rows,
+            reduce_rows=reduce_rows,
+            optimizer_rows=optimizer_rows,
+            receiver=receiver,
+            stages=stages,
+        )
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule itself."""
+        return self.prepared.schedule
+
+    def timeline(self, costs: CostTable) -> Timeline:
+        """Time the whole step, each message alone on its link."""
+        schedule = self.schedule
+        spans = self.prepared.evaluate_costs(costs)
+        compute_start, compute_end = np.asarray(spans.start), np.asarray(spans.end)
+        sender = self.prepared.needs.producer[self.receiver]
+        sync_start, sync_end = self._reductions(costs, compute_end)
+        ready = max([float(compute_end.max()), *(ends[-1] for ends in sync_end)])
+        rank, op, stage, microbatch, part = self.columns
+        start, end, nbytes = np.empty(len(op)), np.empty(len(op)), np.zeros(len(op))
+        start[self.compute_rows], end[self.compute_rows] = compute_start, compute_end
+        start[self.send_rows] = compute_end[sender]
+        end[self.send_rows] = compute_end[sender] + self.prepared.delays(costs)[self.receiver]
+        nbytes[self.send_rows] = message_bytes(schedule, costs)[self._boundaries(sender)]
+        start[self.reduce_rows], end[self.reduce_rows] = np.concatenate(sync_start), np.concatenate(sync_end)
+        nbytes[self.reduce_rows] = costs.gradient_bytes[stage[self.reduce_rows]]
+        start[self.optimizer_rows] = ready
+        end[self.optimizer_rows] = ready + np.array(self.optimizer_s(costs))
+        return Timeline(
+            source="simulated",
+            rank=rank,
+            replica=np.zeros(len(op), np.int32),
+            op=op,
+            stage=stage,
+            microbatch=microbatch,
+            slice=part,
+            step=np.zeros(len(op), np.int32),
+            start_s=start,
+            end_s=end,
+            nbytes=nbytes,
+        )
+
+    def step_time_s(self, costs: CostTable) -> float:
+        """Seconds of the step and nothing else; what `measure` says of `timeline`."""
+        spans = self.prepared.evaluate_costs(costs)
+        compute_end = np.asarray(spans.end)
+        _, sync_end = self._reductions(costs, compute_end)
+        ready = max([float(compute_end.max()), *(ends[-1] for ends in sync_end)])
+        return ready + max(self.optimizer_s(costs)) - float(np.min(spans.start))
+
+    def optimizer_s(self, costs: CostTable) -> list[float]:
+        """Seconds of each rank's optimizer."""
+        return [float(costs.optimizer_s[np.sort(of_rank)].sum()) for of_rank in self.stages]
+
+    def _boundaries(self, sender: IntArray) -> IntArray:
+        """Stage boundary that the message of each sending row crosses."""
+        boundaries: IntArray = self.schedule.stage[sender] - (self.schedule.op[sender] != Op.F)
+        return boundaries
+
+    def _reductions(
+        self, costs: CostTable, compute_end: FloatArray
+    ) -> tuple[list[list[float]], list[list[float]]]:
+        """Start and end of each rank's reductions: one after the other, each once all holders are there."""
+        seconds = [float(costs.gradient_sync_s(stage)) for stage in range(self.schedule.num_stages)]
+        free = compute_end[self.schedule.offsets[1:] - 1].tolist()
+        starts: list[list[float]] = [[] for _ in free]
+        ends: list[list[float]] = [[] for _ in free]
+        holders = np.bincount(np.concatenate(self.stages), minlength=self.schedule.num_stages).tolist()
+        arrived: dict[int, list[int]] = {}
+        movable = list(range(len(free)))
+        while movable:
+            rank = movable.pop()
+            if len(ends[rank]) == len(self.stages[rank]):
+                continue
+            stage = int(self.stages[rank][len(ends[rank])])
+            here = arrived.setdefault(stage, [])
+            here.append(rank)
+            if len(here) < holders[stage]:
+                continue
+            begin = max(free[member] for member in here)
+            for member in here:
+                starts[member].append(begin)
+                free[member] = begin + seconds[stage]
+                ends[member].append(free[member])
+            movable += here
+        return starts, ends
+
+    def contends(self, timeline: Timeline, costs: CostTable) -> bool:
+        """Whether two messages of a timeline occupy one direction of one link at the same time."""
+        sender = self.prepared.needs.producer[self.receiver]
+        rank = self.schedule.rank
+        link = rank[sender].astype(np.int64) * self.schedule.num_ranks + rank[self.receiver]
+        ends_of = {int(key): divmod(int(key), self.schedule.num_ranks) for key in np.unique(link)}
+        latency = {key: float(costs.p2p(*ends).latency_s) for key, ends in ends_of.items()}
+        sent, arrived = timeline.start_s[self.send_rows], timeline.end_s[self.send_rows]
+        through = arrived - np.array([latency[key] for key in link.tolist()])
+        order = np.lexsort((sent, link))
+        same_link = link[order][1:] == link[order][:-1]
+        # Rounding makes a message that follows the other at once seem early.
+        early = sent[order][1:] < through[order][:-1] - 1e-12 * np.abs(through[order][:-1])
+        return bool((same_link & early).any())
