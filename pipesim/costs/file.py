@@ -18,7 +18,7 @@ from typing import Any, get_args
 import numpy as np
 import yaml
 
-from pipesim.costs.network import LinkCost, Number, PointToPoint, Ring
+from pipesim.costs.network import Algorithm, LinkCost, Number, PointToPoint, Ring, Shortcut
 from pipesim.costs.table import Array, CostTable, GradientCollective
 from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import read_yaml_mapping
@@ -49,6 +49,8 @@ _PARTS = ("forward_parts_s", "backward_parts_s")
 _COLLECTIVES: tuple[GradientCollective, ...] = get_args(GradientCollective)
 _OPTIONAL_ARRAYS = ("overlapped_pair_s", "expert_share")
 _RINGS = ("gradient_ring", "expert_ring")
+_NAMES = [item.name for item in fields(CostTable) if item.name != "fabric"]
+"""A file holds what ranks and links cost, not the cluster that they were worked out for."""
 
 
 def write_cost_table(table: CostTable, path: str | Path) -> None:
@@ -62,10 +64,10 @@ def write_cost_table(table: CostTable, path: str | Path) -> None:
         If the file cannot be written.
     """
     content: dict[str, Any] = {"format": FORMAT}
-    for item in fields(table):
-        value = getattr(table, item.name)
+    for name in _NAMES:
+        value = getattr(table, name)
         if value is not None:
-            content[item.name] = _plain(value)
+            content[name] = _plain(value)
     path = Path(path)
     if path.suffix == ".json":
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
@@ -87,7 +89,11 @@ def _plain(value: Any) -> Any:
         return [_plain(entry) for entry in value.tolist()]
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (LinkCost, PointToPoint, Ring)):
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, Ring):
+        return {name: _plain(entry) for name in Ring.__slots__ if (entry := getattr(value, name)) is not None}
+    if isinstance(value, (LinkCost, PointToPoint, Shortcut)):
         return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
     return value
 
@@ -108,10 +114,9 @@ def read_cost_table(path: str | Path) -> CostTable:
     source = _Source(str(path), exact=_has_text_number(content))
     if content.pop("format", None) != FORMAT:
         raise source.error("format", f"is not a cost table; its first line must be 'format: {FORMAT}'")
-    known = [item.name for item in fields(CostTable)]
     for key in content:
-        if key not in known:
-            raise source.error(key, f"unknown key{_suggestion(key, known)}")
+        if key not in _NAMES:
+            raise source.error(key, f"unknown key{_suggestion(key, _NAMES)}")
     for key in (*_NEEDED_ARRAYS, "point_to_point"):
         if key not in content:
             raise source.error(key, "is missing")
@@ -163,7 +168,7 @@ def _has_text_number(value: Any) -> bool:
         return any(
             _has_text_number(entry)
             for key, entry in value.items()
-            if key not in ("format", "gradient_collective", "provenance")
+            if key not in ("format", "gradient_collective", "provenance", "algorithm")
         )
     if isinstance(value, list):
         return any(map(_has_text_number, value))
@@ -257,10 +262,35 @@ class _Source:
         )
 
     def ring(self, value: Any, key: str) -> Ring:
-        ring = self.mapping(value, key, tuple(item.name for item in fields(Ring)))
+        needed = ("num_members", "bytes_per_s", "step_latency_s", "base_latency_s")
+        ring = self.mapping(value, key, needed, ("ramp_s", "shortcuts", "algorithm"))
+        shortcuts = ring.get("shortcuts", [])
+        if not isinstance(shortcuts, list):
+            raise self.error(f"{key}.shortcuts", f"found {shortcuts!r}; a list is needed")
+        algorithm = ring.get("algorithm")
         return Ring(
             num_members=self.count(ring["num_members"], f"{key}.num_members"),
             bytes_per_s=self.positive(ring["bytes_per_s"], f"{key}.bytes_per_s"),
             step_latency_s=self.number(ring["step_latency_s"], f"{key}.step_latency_s"),
             base_latency_s=self.number(ring["base_latency_s"], f"{key}.base_latency_s"),
+            ramp_s=self.number(ring.get("ramp_s", 0), f"{key}.ramp_s"),
+            shortcuts=tuple(
+                self.shortcut(entry, f"{key}.shortcuts[{place}]") for place, entry in enumerate(shortcuts)
+            ),
+            algorithm=None if algorithm is None else self.algorithm(algorithm, f"{key}.algorithm"),
         )
+
+    def shortcut(self, value: Any, key: str) -> Shortcut:
+        shortcut = self.mapping(value, key, ("algorithm", "latency_s", "bytes_per_s"))
+        return Shortcut(
+            self.algorithm(shortcut["algorithm"], f"{key}.algorithm"),
+            self.number(shortcut["latency_s"], f"{key}.latency_s"),
+            self.positive(shortcut["bytes_per_s"], f"{key}.bytes_per_s"),
+        )
+
+    def algorithm(self, value: Any, key: str) -> Algorithm:
+        for name in get_args(Algorithm):
+            if value == name:
+                known: Algorithm = name
+                return known
+        raise self.error(key, f"found {value!r}; allowed: {', '.join(get_args(Algorithm))}")

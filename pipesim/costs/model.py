@@ -22,7 +22,13 @@ from pipesim.costs.provenance import model_provenance
 from pipesim.costs.setting import layer_setting, peak_flops
 from pipesim.costs.sharding import Block, Sharding
 from pipesim.costs.table import CostTable, GradientCollective
-from pipesim.costs.topology import data_ring, expert_data_ring, pipeline_links, tied_embedding_ring
+from pipesim.costs.topology import (
+    data_ring,
+    expert_data_ring,
+    fabric,
+    pipeline_links,
+    tied_embedding_ring,
+)
 from pipesim.costs.transformer import (
     PARTS,
     BlockTimes,
@@ -126,6 +132,7 @@ def model_costs(
         forward_parts_s=forward_parts,
         backward_parts_s=backward_parts,
         provenance=model_provenance(scenario, model, cluster, efficiency, counts),
+        fabric=fabric(cluster, parallel),
     )
 
 

@@ -1,4 +1,4 @@
-"""Links between pipeline ranks, and how long a collective alone takes on a ring.
+"""Links between pipeline ranks, and how long collectives take alone.
 
 All bytes are those of one device: the devices of a tensor-parallel group move their shares side by side, each
 through its own port.
@@ -6,8 +6,10 @@ through its own port.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Literal
 
 Number = float | Fraction
 
@@ -78,37 +80,122 @@ class PointToPoint:
         return self.intra if self.same_node(src, dst) else self.inter
 
 
+Algorithm = Literal["ring", "tree", "two-level", "in-network"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shortcut:
+    """Another way to all-reduce than the ring's; `bytes_per_s` in its terms, of 2(n-1)/n of the bytes."""
+
+    algorithm: Algorithm
+    latency_s: Number
+    bytes_per_s: Number
+
+
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """A ring of devices: what each one sends to the next, and what a step costs beside bytes."""
+    """A ring of devices: what each one sends to the next, and what a step costs beside bytes.
+
+    Parameters
+    ----------
+    num_members : int
+        Devices in all.
+    bytes_per_s, step_latency_s, base_latency_s : Number
+        Rate of each device; latency of every step, and once.
+    ramp_s : Number
+        How slowly the rate rises with size: S bytes take ``1 + sqrt(S0 / S)`` times as long as their bytes
+        alone, with S0 = ramp * rate. 0: no ramp.
+    shortcuts : tuple of Shortcut
+        Other ways that the same devices can all-reduce.
+    algorithm : str, optional
+        The one to take; None: the fastest at the size, as NCCL does.
+    """
 
     num_members: int
     bytes_per_s: Number
     step_latency_s: Number
     base_latency_s: Number
+    ramp_s: Number = 0
+    shortcuts: tuple[Shortcut, ...] = ()
+    algorithm: Algorithm | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective alone: ``latency_s + nbytes / bytes_per_s``; `nbytes` pass each member's port."""
+
+    algorithm: str
+    latency_s: Number
+    nbytes: Number
+    bytes_per_s: Number
+
+    @property
+    def seconds(self) -> Number:
+        """How long it takes on an idle network."""
+        return self.latency_s + self.nbytes / self.bytes_per_s
+
+
+def all_reduce(nbytes: Number, ring: Ring) -> Collective:
+    """All-reduce of `nbytes` on every member, by the ring's algorithm or the one found fastest.
+
+    The choice looks at latency and bytes alone, as NCCL's own model does; the ramp comes on top.
+    """
+    by_ring = _around(nbytes, ring, num_passes=2)
+    if ring.num_members == 1:
+        return by_ring
+    others = [Collective(s.algorithm, s.latency_s, by_ring.nbytes, s.bytes_per_s) for s in ring.shortcuts]
+    allowed = [found for found in (by_ring, *others) if ring.algorithm in (None, found.algorithm)]
+    # An algorithm that these devices do not have leaves them the ring.
+    return _ramped(min(allowed or [by_ring], key=lambda found: found.seconds), nbytes, ring)
+
+
+def reduce_scatter(nbytes: Number, ring: Ring) -> Collective:
+    """Reduce-scatter whose unscattered input has `nbytes`: half an all-reduce on a ring."""
+    return _ramped(_around(nbytes, ring, num_passes=1), nbytes, ring)
+
+
+def all_gather(nbytes: Number, ring: Ring) -> Collective:
+    """All-gather whose gathered output has `nbytes`: half an all-reduce on a ring."""
+    return _ramped(_around(nbytes, ring, num_passes=1), nbytes, ring)
+
+
+def broadcast(nbytes: Number, ring: Ring) -> Collective:
+    """Broadcast of `nbytes` down a chain, in pieces that follow each other."""
+    around = _around(nbytes, ring, num_passes=1)
+    if ring.num_members == 1:
+        return around
+    return _ramped(Collective("ring", around.latency_s, nbytes, ring.bytes_per_s), nbytes, ring)
 
 
 def all_reduce_s(nbytes: Number, ring: Ring) -> Number:
-    """Seconds of a ring all-reduce of `nbytes` alone: ``2(n-1)/n * bytes / bandwidth + 2(n-1) * latency``.
+    """Seconds of an all-reduce of `nbytes` alone.
 
-    The base latency is paid once. A single member has nothing to do and takes no time.
+    On a ring ``2(n-1)/n * bytes / bandwidth + 2(n-1) * latency``. The base latency is paid once. A
+    single member has nothing to do and takes no time.
     """
-    return _ring_s(nbytes, ring, num_passes=2)
+    return all_reduce(nbytes, ring).seconds
 
 
 def reduce_scatter_s(nbytes: Number, ring: Ring) -> Number:
-    """Seconds of a ring reduce-scatter whose unscattered input has `nbytes`: half an all-reduce."""
-    return _ring_s(nbytes, ring, num_passes=1)
+    """Seconds of a reduce-scatter alone; see `reduce_scatter`."""
+    return reduce_scatter(nbytes, ring).seconds
 
 
 def all_gather_s(nbytes: Number, ring: Ring) -> Number:
-    """Seconds of a ring all-gather whose gathered output has `nbytes`: half an all-reduce."""
-    return _ring_s(nbytes, ring, num_passes=1)
+    """Seconds of an all-gather alone; see `all_gather`."""
+    return all_gather(nbytes, ring).seconds
 
 
-def _ring_s(nbytes: Number, ring: Ring, *, num_passes: int) -> Number:
+def _around(nbytes: Number, ring: Ring, *, num_passes: int) -> Collective:
     num_steps = num_passes * (ring.num_members - 1)
     if num_steps == 0:
-        return 0 * nbytes
-    moved_bytes = nbytes * num_steps / ring.num_members
-    return ring.base_latency_s + num_steps * ring.step_latency_s + moved_bytes / ring.bytes_per_s
+        return Collective("ring", 0 * nbytes, 0 * nbytes, ring.bytes_per_s)
+    latency_s = ring.base_latency_s + num_steps * ring.step_latency_s
+    return Collective("ring", latency_s, nbytes * num_steps / ring.num_members, ring.bytes_per_s)
+
+
+def _ramped(alone: Collective, nbytes: Number, ring: Ring) -> Collective:
+    if not ring.ramp_s or not alone.nbytes:
+        return alone
+    factor = 1 + math.sqrt(ring.ramp_s * alone.bytes_per_s / nbytes)
+    return replace(alone, nbytes=alone.nbytes * factor)

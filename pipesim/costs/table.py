@@ -11,14 +11,16 @@ import numpy.typing as npt
 
 from pipesim.actions import Op
 from pipesim.costs.network import (
+    Collective,
     LinkCost,
     Number,
     PointToPoint,
     Ring,
-    all_gather_s,
-    all_reduce_s,
-    reduce_scatter_s,
+    all_gather,
+    all_reduce,
+    reduce_scatter,
 )
+from pipesim.costs.traffic import Fabric
 
 Array = npt.NDArray[Any]
 """Floats, or Python objects where entries are `fractions.Fraction` and everything must stay exact."""
@@ -77,6 +79,9 @@ class CostTable:
         What F and B consist of; each mapping adds up to `forward_s` or `backward_s`. Empty when unknown.
     provenance : Mapping of str to str
         Where the numbers came from, in words.
+    fabric : Fabric, optional
+        The wires that messages and gradient collectives share; None: every pair of ranks has its own, and
+        collectives theirs.
     """
 
     forward_s: Array
@@ -108,6 +113,7 @@ class CostTable:
     forward_parts_s: Mapping[str, Array] = field(default_factory=dict)
     backward_parts_s: Mapping[str, Array] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
+    fabric: Fabric | None = None
 
     @property
     def num_stages(self) -> int:
@@ -150,21 +156,41 @@ class CostTable:
     def gradient_sync_s(self, stage: int) -> Number:
         """Seconds to synchronise one stage's gradients (and sharded weights) on an idle network."""
         seconds: Number = self.fixed_sync_s[stage]
-        gradient, weight = self.gradient_bytes[stage], self.weight_bytes[stage]
-        if self.expert_share is None:
-            return seconds + self._sync_s(gradient, weight, self.gradient_ring)
-        experts = self.expert_share[stage]
-        for share, ring in ((1 - experts, self.gradient_ring), (experts, self.expert_ring)):
-            if share:
-                seconds += self._sync_s(share * gradient, share * weight, ring)
+        for collective, _ in self.gradient_collectives(stage):
+            seconds += collective.seconds
         return seconds
 
-    def _sync_s(self, gradient: Number, weight: Number, ring: Ring | None) -> Number:
+    def gradient_collectives(self, stage: int, share: Number = 1) -> list[tuple[Collective, bool]]:
+        """List the collectives that synchronise a stage's gradients, in order, and which are of experts.
+
+        Parameters
+        ----------
+        stage : int
+            One of 0..S-1.
+        share : Number
+            What part of the stage's gradients and weights; smaller than 1 for a bucket of them.
+        """
+        gradient, weight = share * self.gradient_bytes[stage], share * self.weight_bytes[stage]
+        if self.expert_share is None:
+            return [(found, False) for found in self._collectives(gradient, weight, self.gradient_ring)]
+        of_experts = self.expert_share[stage]
+        dense = 1 - of_experts
+        return [
+            (found, is_expert)
+            for part, ring, is_expert in (
+                (dense, self.gradient_ring, False),
+                (of_experts, self.expert_ring, True),
+            )
+            if part
+            for found in self._collectives(part * gradient, part * weight, ring)
+        ]
+
+    def _collectives(self, gradient: Number, weight: Number, ring: Ring | None) -> list[Collective]:
         if ring is None or self.gradient_collective == "none":
-            return 0 * gradient
+            return []
         if self.gradient_collective == "all_reduce":
-            return all_reduce_s(gradient, ring)
-        gather = all_gather_s(weight, ring)
-        return (
-            gather if self.gradient_collective == "all_gather" else reduce_scatter_s(gradient, ring) + gather
-        )
+            return [all_reduce(gradient, ring)]
+        gather = all_gather(weight, ring)
+        if self.gradient_collective == "all_gather":
+            return [gather]
+        return [reduce_scatter(gradient, ring), gather]

@@ -1,7 +1,8 @@
 """Which devices share a node, and what their rings and links then reach.
 
 Devices are numbered along the axes of the rank order (Megatron-LM's default: tensor fastest, then context,
-data, pipeline), node after node, and each has a port of its own on both networks. Layers with experts are
+data, pipeline), node after node, and each has a port of its own inside its node; network cards may be fewer.
+Layers with experts are
 laid out anew: an expert-parallel group takes its place in the order among the devices that are data- and
 context-parallel replicas for other layers.
 """
@@ -10,14 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 from itertools import groupby
 
+from pipesim.costs.collectives import BASE_LATENCY_S, Group
 from pipesim.costs.exchange import Exchange
-from pipesim.costs.network import LinkCost, PointToPoint, Ring
+from pipesim.costs.network import Algorithm, LinkCost, PointToPoint, Ring
+from pipesim.costs.traffic import Fabric
+from pipesim.costs.wiring import Wiring
 from pipesim.scenario.resolved import Cluster, Link, Parallel
 
-_RING_BASE_LATENCY_S = 8.4e-6
-"""NCCL's constant for a ring with the Simple protocol (src/graph/tuning.cc)."""
 _TENSOR_COLLECTIVE_LATENCY_S = 30e-6
 """All latency of one tensor-parallel collective, launch included; fixed in the model that the presets fit."""
 _EXCHANGE_SHARE_INTRA, _EXCHANGE_SHARE_INTER = 0.74, 0.83
@@ -96,53 +99,123 @@ def expert_exchange(cluster: Cluster, parallel: Parallel) -> Exchange | None:
     )
 
 
-def data_ring(cluster: Cluster, parallel: Parallel) -> Ring | None:
+def fabric(cluster: Cluster, parallel: Parallel) -> Fabric:
+    """Wires of the cluster, and the devices of each pipeline rank on them."""
+    return Fabric(
+        wiring=Wiring(
+            gpus_per_node=cluster.gpus_per_node,
+            port_bytes_per_s=cluster.intra_node.bytes_per_s,
+            port_latency_s=cluster.intra_node.p2p_latency_s,
+            nic_bytes_per_s=cluster.inter_node.bytes_per_s,
+            nic_latency_s=cluster.inter_node.p2p_latency_s,
+            nics_per_node=cluster.nics_per_node,
+            paired=cluster.paired,
+            nodes_per_switch=cluster.nodes_per_switch,
+            oversubscription=cluster.oversubscription,
+            rails=cluster.rails,
+        ),
+        axes=tuple(axis_sizes(parallel)),
+        expert_axes=tuple(axis_sizes(parallel, of_experts=True)),
+    )
+
+
+def data_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None = None) -> Ring | None:
     """Ring of the data- and context-parallel replicas of one shard of a stage; None without replicas.
 
-    Groups side by side use all ports of a node together, so one that has k members in a node is as fast as k
-    ports. A step's latency is the mean over the ring's hops inside and between nodes.
+    Groups side by side use all cards of a node together, so one that has k members in a node is as fast as k
+    ports where each device has a card.
     """
-    return _replica_ring(cluster, parallel.num_replicas, fewest_together(cluster, parallel, ("cp", "dp")))
+    together = fewest_together(cluster, parallel, ("cp", "dp"))
+    return _replica_ring(cluster, parallel, parallel.num_replicas, together, algorithm, of_experts=False)
 
 
-def expert_data_ring(cluster: Cluster, parallel: Parallel) -> Ring | None:
+def expert_data_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None = None) -> Ring | None:
     """Ring of the devices that hold the same experts; None when there is one of each."""
     together = fewest_together(cluster, parallel, ("dp",), of_experts=True)
-    return _replica_ring(cluster, parallel.num_replicas // parallel.expert, together)
+    num_members = parallel.num_replicas // parallel.expert
+    return _replica_ring(cluster, parallel, num_members, together, algorithm, of_experts=True)
 
 
-def _replica_ring(cluster: Cluster, num_members: int, together: int) -> Ring | None:
+def _replica_ring(
+    cluster: Cluster,
+    parallel: Parallel,
+    num_members: int,
+    together: int,
+    algorithm: Algorithm | None,
+    *,
+    of_experts: bool,
+) -> Ring | None:
     if num_members == 1:
         return None
-    num_nodes = math.ceil(num_members / together)
-    bandwidth = cluster.intra_node.bytes_per_s
-    if num_nodes > 1:
-        bandwidth = min(bandwidth, cluster.inter_node.bytes_per_s * together)
-    num_steps = num_members - 1
-    num_inter = num_nodes - 1
-    latency = num_inter * cluster.inter_node.hop_latency_s
-    latency += (num_steps - num_inter) * cluster.intra_node.hop_latency_s
-    return Ring(num_members, bandwidth, latency / num_steps, _RING_BASE_LATENCY_S)
+    intra, inter = cluster.intra_node, cluster.inter_node
+    intra_bytes_per_s, inter_bytes_per_s = intra.bytes_per_s, inter.bytes_per_s * together
+    if not cluster.plain:
+        intra_bytes_per_s, inter_bytes_per_s = _shared_rates(cluster, parallel, of_experts=of_experts)
+    group = Group(
+        num_members=num_members,
+        num_nodes=math.ceil(num_members / together),
+        intra_bytes_per_s=intra_bytes_per_s,
+        inter_bytes_per_s=inter_bytes_per_s,
+        intra_hop_s=intra.hop_latency_s,
+        inter_hop_s=inter.hop_latency_s,
+        intra_ramp_s=intra.ramp_s,
+        inter_ramp_s=inter.ramp_s,
+        switches=intra.switches,
+    )
+    return group.ring(algorithm)
+
+
+def _shared_rates(cluster: Cluster, parallel: Parallel, *, of_experts: bool) -> tuple[float, float]:
+    """Find what the slowest rank's rings reach inside nodes and between them, when they run alone."""
+    wires = fabric(cluster, parallel)
+    demands = [wires.reduction(rank, of_experts=of_experts) for rank in range(parallel.pipeline)]
+
+    def slowest(inside: bool) -> float:
+        chosen = [
+            wires.wiring.bytes_per_s(wire) / load
+            for demand in demands
+            for wire, load in demand.loads.items()
+            if wire[0].startswith(("port", "pair")) == inside
+        ]
+        return float(min(chosen, default=math.inf))
+
+    return slowest(True), slowest(False)
 
 
 def tied_embedding_ring(cluster: Cluster, parallel: Parallel) -> Ring:
     """Ring of the first and the last pipeline rank, which both hold a tied embedding."""
     shared = pipeline_links(cluster, parallel).same_node(0, parallel.pipeline - 1)
     link = cluster.intra_node if shared else cluster.inter_node
-    return Ring(2, link.bytes_per_s, link.hop_latency_s, _RING_BASE_LATENCY_S)
+    return Ring(2, link.bytes_per_s, link.hop_latency_s, BASE_LATENCY_S)
 
 
 def pipeline_links(cluster: Cluster, parallel: Parallel) -> PointToPoint:
     """Links between pipeline ranks."""
     sizes = axis_sizes(parallel)
     place = next(index for index, (axis, _) in enumerate(sizes) if axis == "pp")
-    return PointToPoint(
+    links = PointToPoint(
         intra=_link_cost(cluster.intra_node),
         inter=_link_cost(cluster.inter_node),
         gpus_per_rank=math.prod(size for _, size in sizes[:place]),
         gpus_per_node=cluster.gpus_per_node,
         num_blocks=math.prod(size for _, size in sizes[place + 1 :]),
         num_ranks=parallel.pipeline,
+    )
+    return links if cluster.plain else _with_shared_wires(links, fabric(cluster, parallel), parallel.pipeline)
+
+
+def _with_shared_wires(links: PointToPoint, wires: Fabric, num_ranks: int) -> PointToPoint:
+    """Bound each kind of link by what the shards of a rank reach together, in the slowest pair of ranks."""
+    rates: dict[bool, list[float]] = {True: [], False: []}
+    for src in range(num_ranks):
+        for dst in {(src + 1) % num_ranks, (src - 1) % num_ranks} - {src}:
+            rate = wires.wiring.alone_bytes_per_s(wires.message(src, dst, 0))
+            if rate is not None:
+                rates[links.same_node(src, dst)].append(float(rate))
+    return replace(
+        links,
+        intra=replace(links.intra, bytes_per_s=min(rates[True], default=links.intra.bytes_per_s)),
+        inter=replace(links.inter, bytes_per_s=min(rates[False], default=links.inter.bytes_per_s)),
     )
 
 

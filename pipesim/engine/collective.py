@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import simpy
 
 from pipesim.engine.clock import Clock
+from pipesim.engine.network import Network, Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What a collective puts on shared wires, after a latency that occupies nothing."""
+
+    network: Network
+    stream: Stream
+    latency_s: Any
+    nbytes: Any
 
 
 class Collective:
-    """A process that starts when its last member arrives and ends for all of them `duration_s` later."""
+    """A process that starts when its last member arrives and ends for all of them at one time.
 
-    def __init__(self, clock: Clock, num_members: int, duration_s: Any) -> None:
+    That is `duration_s` later, and after the transfers, which follow each other.
+    """
+
+    def __init__(
+        self, clock: Clock, num_members: int, duration_s: Any, transfers: Sequence[Transfer] = ()
+    ) -> None:
         self.duration_s = duration_s
+        self.transfers = transfers
         self.started_s: Any = None
         self._num_missing = num_members
         self._all_here = simpy.Event(clock)
@@ -31,3 +49,6 @@ class Collective:
         yield self._all_here
         self.started_s = clock.now
         yield clock.timeout(self.duration_s)
+        for transfer in self.transfers:
+            yield clock.timeout(transfer.latency_s)
+            yield transfer.network.transfer(transfer.stream, transfer.nbytes)

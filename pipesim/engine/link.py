@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import simpy
 
 from pipesim.costs.network import LinkCost
 from pipesim.engine.clock import Clock
+from pipesim.engine.network import Network, Stream
+
+
+class Carrier(Protocol):
+    """What takes messages from one rank to another."""
+
+    def carry(self, message: int, nbytes: Any, now_s: Any) -> None:
+        """Take a message now."""
 
 
 class Link:
@@ -88,12 +97,57 @@ class Link:
         return (amount - self._served) * len(self._through_at) / self.bytes_per_s
 
 
-class Mail:
-    """All messages of one replica, as columns: when each was sent and has arrived."""
+class IdealLink:
+    """A link that every message has to itself."""
 
-    def __init__(self, clock: Clock, links: list[LinkCost], route: list[int], nbytes: list[Any]) -> None:
+    def __init__(self, cost: LinkCost, mail: Mail) -> None:
+        self._cost = cost
+        self._mail = mail
+
+    def carry(self, message: int, nbytes: Any, now_s: Any) -> None:
+        """Take a message now."""
+        self._mail.arrives(message, now_s + self._cost.transfer_s(nbytes))
+
+
+class SharedLink:
+    """A link over wires that carry other traffic too."""
+
+    def __init__(self, network: Network, stream: Stream, mail: Mail) -> None:
+        self._network = network
+        self._stream = stream
+        self._mail = mail
+
+    def carry(self, message: int, nbytes: Any, now_s: Any) -> None:
+        """Take a message now."""
+        self._network.start(self._stream, nbytes, now_s, partial(self._mail.arrives, message))
+
+
+class Mail:
+    """All messages of one replica, as columns: when each was sent and has arrived.
+
+    Parameters
+    ----------
+    clock : Clock
+        The simulation's.
+    links : list
+        Each the cost of a link of its own, or a function that makes one for this mail.
+    route : list of int
+        Link of each message.
+    nbytes : list
+        Size of each message.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        links: Sequence[LinkCost | Callable[[Mail], Carrier]],
+        route: list[int],
+        nbytes: list[Any],
+    ) -> None:
         self.clock = clock
-        self.links = [Link(clock, cost, self) for cost in links]
+        self.links: list[Carrier] = [
+            Link(clock, link, self) if isinstance(link, LinkCost) else link(self) for link in links
+        ]
         self.route = route
         self.nbytes = nbytes
         self.sent_s: list[Any] = [None] * len(route)

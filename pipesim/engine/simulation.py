@@ -12,7 +12,9 @@ from pipesim.engine.clock import Clock
 from pipesim.engine.collective import Collective
 from pipesim.engine.gpu import Gpu
 from pipesim.engine.link import Mail
+from pipesim.engine.network import NetworkMode
 from pipesim.engine.program import RECEIVE, SEND, Program, prepare
+from pipesim.engine.wires import LinkMaker, Wires
 from pipesim.errors import DeadlockError
 from pipesim.timeline import Timeline
 
@@ -20,7 +22,12 @@ P2pMode = Literal["overlapped", "send-blocking", "blocking"]
 
 
 def simulate(
-    schedule: Schedule, costs: CostTable, *, p2p: P2pMode = "overlapped", num_replicas: int = 1
+    schedule: Schedule,
+    costs: CostTable,
+    *,
+    p2p: P2pMode = "overlapped",
+    network: NetworkMode = "fair",
+    num_replicas: int = 1,
 ) -> Timeline:
     """Simulate one step.
 
@@ -33,9 +40,12 @@ def simulate(
     p2p : {"overlapped", "send-blocking", "blocking"}
         Whether a transfer runs beside the computation, holds its sender to its end, or starts when both ranks
         reach it and holds both.
+    network : {"fair", "fifo", "ideal"}
+        How traffic shares wires: max-min fair, first come first served, or each as if it were alone.
     num_replicas : int
         Replicas of the pipeline to simulate one by one. Alike replicas behave alike, so one can stand for
-        all: the cost of synchronising gradients comes from the cost table, not from this number.
+        all: the cost of synchronising gradients comes from the cost table, not from this number, and what one
+        sends loads the wires as if all did.
 
     Returns
     -------
@@ -46,26 +56,32 @@ def simulate(
     ------
     DeadlockError
         If the ranks wait for each other for ever, as they can where transfers block.
+    UnlikeReplicasError
+        If one replica is simulated for several and cannot stand for them: their wires differ, or only one
+        can go first.
     """
     clock = Clock()
     program = prepare(schedule, costs)
-    reductions = _reductions(clock, schedule, costs, num_replicas)
+    wires = Wires(clock, program, costs, num_replicas, network)
+    reductions = _reductions(clock, wires, num_replicas)
     barrier = Collective(clock, num_replicas * schedule.num_ranks, 0)
-    replicas = [_Replica(clock, program, costs, reductions, barrier, p2p) for _ in range(num_replicas)]
+    replicas = [
+        _Replica(clock, program, wires.links(program, replica), reductions, barrier, p2p)
+        for replica in range(num_replicas)
+    ]
     clock.run()
     for replica in replicas:
         replica.check_done()
     return _timeline(program, replicas, costs)
 
 
-def _reductions(
-    clock: Clock, schedule: Schedule, costs: CostTable, num_replicas: int
-) -> dict[int, Collective]:
-    stages, holders = np.unique(schedule.stage[schedule.op == Op.REDUCE_GRAD], return_counts=True)
-    return {
-        stage: Collective(clock, num_holders * num_replicas, costs.gradient_sync_s(stage))
-        for stage, num_holders in zip(stages.tolist(), holders.tolist(), strict=True)
-    }
+def _reductions(clock: Clock, wires: Wires, num_replicas: int) -> dict[int, Collective]:
+    reductions = {}
+    for stage, ranks in wires.holders.items():
+        alone_s, transfers = wires.reduction(stage)
+        duration_s = wires.costs.fixed_sync_s[stage] + alone_s
+        reductions[stage] = Collective(clock, len(ranks) * num_replicas, duration_s, transfers)
+    return reductions
 
 
 class _Replica:
@@ -75,7 +91,7 @@ class _Replica:
         self,
         clock: Clock,
         program: Program,
-        costs: CostTable,
+        links: list[LinkMaker],
         reductions: dict[int, Collective],
         barrier: Collective,
         p2p: P2pMode,
@@ -83,7 +99,6 @@ class _Replica:
         self.program = program
         self.start_s: list[Any] = [0] * len(program.kind)
         self.end_s: list[Any] = [0] * len(program.kind)
-        links = [costs.p2p(*ends) for ends in program.link_ranks]
         self.mail = Mail(clock, links, program.route, program.message_bytes)
         self.gpus = [
             Gpu(clock, program, rank, self.mail, reductions, barrier, self.start_s, self.end_s)

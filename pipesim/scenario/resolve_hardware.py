@@ -5,8 +5,15 @@ from __future__ import annotations
 from pipesim import units
 from pipesim.errors import ScenarioError
 from pipesim.scenario.notes import Notes
-from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, Link, Precision
-from pipesim.scenario.schema import AcceleratorKeys, ClusterKeys, EfficiencyKeys, LinkKeys, PrecisionKeys
+from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, Link, Precision, Switches
+from pipesim.scenario.schema import (
+    AcceleratorKeys,
+    ClusterKeys,
+    EfficiencyKeys,
+    LinkKeys,
+    PrecisionKeys,
+    SwitchKeys,
+)
 
 
 def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
@@ -48,7 +55,47 @@ def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
         nominal = units.format_bytes_per_s(link.nominal_bytes_per_s)
         usual = " (not stated; usual for the accelerator)" if f"cluster.{key}" in notes.echo else ""
         notes.echo[f"cluster.{key}"] = f"{link.name}, {reached} of a nominal {nominal}{usual}"
-    return Cluster(accelerator, keys.num_nodes, keys.gpus_per_node, intra_node, inter_node)
+    nics = _nics_per_node(keys, notes)
+    return Cluster(
+        accelerator,
+        keys.num_nodes,
+        keys.gpus_per_node,
+        intra_node,
+        inter_node,
+        nics_per_node=nics,
+        paired=keys.intra_wiring == "pairs",
+        nodes_per_switch=_nodes_per_switch(keys),
+        oversubscription=1.0 if keys.oversubscription is None else keys.oversubscription,
+        rails=bool(keys.rails),
+    )
+
+
+def _nics_per_node(keys: ClusterKeys, notes: Notes) -> int:
+    nics = keys.nics_per_node
+    if nics is None:
+        return keys.gpus_per_node
+    if keys.gpus_per_node % nics:
+        raise ScenarioError(
+            f"found {nics}; a number that divides the {keys.gpus_per_node} devices of a node is needed",
+            key="cluster.nics_per_node",
+        )
+    notes.echo["cluster.nics_per_node"] = f"{nics}, shared by {keys.gpus_per_node // nics} devices each"
+    return nics
+
+
+def _nodes_per_switch(keys: ClusterKeys) -> int | None:
+    if keys.nodes_per_switch is None:
+        for key in ("oversubscription", "rails"):
+            if getattr(keys, key) is not None:
+                raise ScenarioError(
+                    "missing; needed to know which nodes share a leaf switch", key="cluster.nodes_per_switch"
+                )
+    if keys.oversubscription is not None and keys.oversubscription < 1:
+        raise ScenarioError(
+            f"found {keys.oversubscription:g}; at least 1 is needed, such as 2 for half as many up-links",
+            key="cluster.oversubscription",
+        )
+    return keys.nodes_per_switch
 
 
 def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, notes: Notes) -> Efficiency:
@@ -132,6 +179,7 @@ def _accelerator(keys: AcceleratorKeys) -> Accelerator:
 
 
 def _link(keys: LinkKeys) -> Link:
+    switches = keys.in_network
     return Link(
         name=keys.name,
         bytes_per_s=keys.bandwidth * keys.efficiency,
@@ -140,4 +188,10 @@ def _link(keys: LinkKeys) -> Link:
         hop_latency_s=float(keys.hop_latency),
         source=keys.source,
         date=keys.date,
+        ramp_s=float(keys.ramp),
+        switches=None if switches is None else _switches(switches),
     )
+
+
+def _switches(keys: SwitchKeys) -> Switches:
+    return Switches(keys.bandwidth, float(keys.latency), keys.min_members)

@@ -1,0 +1,136 @@
+"""Which messages and collectives of a program share wires, and the links and transfers that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+
+from pipesim.actions import Op
+from pipesim.costs import CostTable
+from pipesim.costs.fabric import Flow, UnlikeReplicasError
+from pipesim.costs.network import LinkCost
+from pipesim.costs.traffic import Reduction, Traffic
+from pipesim.engine.clock import Clock
+from pipesim.engine.collective import Transfer
+from pipesim.engine.link import Carrier, IdealLink, Mail, SharedLink
+from pipesim.engine.network import Network, NetworkMode, Stream
+from pipesim.engine.program import Program
+
+LinkMaker = LinkCost | Callable[[Mail], Carrier]
+
+
+class Wires:
+    """The network of one simulation.
+
+    Parameters
+    ----------
+    clock : Clock
+        The simulation's.
+    program : Program
+        What all ranks do.
+    costs : CostTable
+        Without a fabric every pair of ranks has a wire of its own, and collectives have theirs.
+    num_replicas : int
+        Replicas that are simulated.
+    mode : {"fair", "fifo", "ideal"}
+        How wires are shared.
+
+    Raises
+    ------
+    UnlikeReplicasError
+        If one replica is simulated for several and cannot stand for them.
+    """
+
+    def __init__(
+        self, clock: Clock, program: Program, costs: CostTable, num_replicas: int, mode: NetworkMode
+    ) -> None:
+        self.costs = costs
+        self.mode = mode
+        self.holders = _holders(program)
+        self._traffic = None if mode == "ideal" else self._all_traffic(program, num_replicas)
+        self.network: Network | None = None
+        if self._traffic is not None and mode != "ideal":
+            self.network = Network(clock, self._traffic.bytes_per_s, mode)
+        self._streams: dict[Hashable, Stream] = {}
+
+    def links(self, program: Program, replica: int) -> list[LinkMaker]:
+        """Links of one replica, in the order of `Program.link_ranks`."""
+        return [self._link(src, dst, replica) for src, dst in program.link_ranks]
+
+    def _link(self, src: int, dst: int, replica: int) -> LinkMaker:
+        cost = self.costs.p2p(src, dst)
+        if self.mode == "ideal":
+            return lambda mail: IdealLink(cost, mail)
+        if self._traffic is None or cost.bytes_per_s is None:
+            return cost
+        flow = self._traffic.messages[src, dst, replica]
+        if self.network is None or not flow.loads:
+            return LinkCost(flow.latency_s, flow.bytes_per_s)
+        network, stream = self.network, Stream(flow)
+        return lambda mail: SharedLink(network, stream, mail)
+
+    def reduction(self, stage: int, share: Any = 1) -> tuple[Any, list[Transfer]]:
+        """Time of a stage's gradient collectives that nothing can disturb, and those on shared wires.
+
+        Parameters
+        ----------
+        stage : int
+            One of 0..S-1.
+        share : number
+            Part of the stage's gradients.
+        """
+        fixed_s: Any = 0
+        transfers = []
+        for collective, of_experts in self.costs.gradient_collectives(stage, share):
+            key = (stage, of_experts, collective.bytes_per_s)
+            flow = None if self._traffic is None else self._traffic.reductions.get(key)
+            if flow is None or self.network is None or not flow.loads:
+                fixed_s += collective.seconds
+                continue
+            stream = self._streams.setdefault(key, Stream(flow))
+            transfers.append(Transfer(self.network, stream, collective.latency_s, collective.nbytes))
+        return fixed_s, transfers
+
+    def _all_traffic(self, program: Program, num_replicas: int) -> Traffic | None:
+        fabric = self.costs.fabric
+        if fabric is None:
+            return self._own_wires(program, num_replicas) if self.mode == "fifo" else None
+        if num_replicas not in (1, fabric.num_replicas):
+            raise ValueError(
+                f"found {num_replicas} replicas; needed: one for all, or all {fabric.num_replicas}"
+            )
+        one_for_all = num_replicas < fabric.num_replicas
+        if one_for_all and self.mode == "fifo":
+            # Of transfers that start together one goes first.
+            raise UnlikeReplicasError
+        reductions: dict[Hashable, Reduction] = {
+            (stage, of_experts, collective.bytes_per_s): Reduction(ranks, collective.bytes_per_s, of_experts)
+            for stage, ranks in self.holders.items()
+            for collective, of_experts in self.costs.gradient_collectives(stage)
+        }
+        return fabric.traffic(program.link_ranks, reductions, one_replica_for_all=one_for_all)
+
+    def _own_wires(self, program: Program, num_replicas: int) -> Traffic:
+        bytes_per_s: list[Any] = []
+        messages = {}
+        for replica in range(num_replicas):
+            for src, dst in program.link_ranks:
+                cost = self.costs.p2p(src, dst)
+                if cost.bytes_per_s is not None:
+                    loads = ((len(bytes_per_s), 1),)
+                    messages[src, dst, replica] = Flow(cost.latency_s, cost.bytes_per_s, loads)
+                    bytes_per_s.append(cost.bytes_per_s)
+        return Traffic(bytes_per_s, messages, {})
+
+
+def _holders(program: Program) -> dict[int, list[int]]:
+    """Ranks that reduce each stage's gradients."""
+    schedule = program.schedule
+    reduced = schedule.op == Op.REDUCE_GRAD
+    pairs = np.unique(np.stack([schedule.stage[reduced], schedule.rank[reduced]]), axis=1).T.tolist()
+    holders: dict[int, list[int]] = {}
+    for stage, rank in pairs:
+        holders.setdefault(stage, []).append(rank)
+    return holders
