@@ -9,25 +9,22 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
-from pipesim.actions import RECEIVES, SENDS, Op
 from pipesim.errors import ExecutionError, PipesimError
 from pipesim.executor.clock import ClockReading, host_name, read_clock
 from pipesim.executor.collectives import ProcessCollectives
-from pipesim.executor.device import COLUMNS, CpuDevice, CudaDevice, Device, EmulatedDevice, UntimedDevice
+from pipesim.executor.device import CpuDevice, CudaDevice, Device, EmulatedDevice, UntimedDevice
 from pipesim.executor.environment import environment
 from pipesim.executor.job import BETWEEN_STEPS, BUILDING, Job, RankError, RankResult
-from pipesim.executor.memory import ActivationMeter
-from pipesim.executor.models import PipelineModel, StageModule, build_model, build_stage, sample
+from pipesim.executor.models import build_model, sample
 from pipesim.executor.plan import RankProgram, plan, post_receives_early
 from pipesim.executor.rank import RankExecutor
 from pipesim.executor.stage import AnyStage, Boundary, EmulatedStage, Stage, probe
+from pipesim.executor.steps import Steps, make_stage, row_bytes
 from pipesim.executor.transport import GlooTransport, NcclTransport, Transport
-from pipesim.executor.wgrad import deferred_share
 from pipesim.executor.workload import EmulatedWorkload
 
 Progress = Callable[[int, int], None]
@@ -109,7 +106,7 @@ class Worker:
         collectives = ProcessCollectives(reductions, meeting, device.torch_device, emulated)
         # NCCL forms its communicator at the first call, which all must make together.
         collectives.meet()
-        steps = _Steps(job, replica, stages, model)
+        steps = Steps(job, replica, stages, model)
         executor = RankExecutor(
             program,
             stages,
@@ -134,20 +131,11 @@ class Worker:
             steps.finish(step, time.perf_counter() - begin, columns, disturbed)
         on_row(BETWEEN_STEPS)
         after = self._read_clock(job, everybody)
-        return RankResult(
-            process=self.process,
-            columns={name: np.array([c[name] for c in steps.columns]) for name in COLUMNS},
-            step_s=np.array(steps.seconds),
-            disturbed=np.array(steps.disturbed),
-            losses=np.array(steps.losses),
-            row_bytes=_row_bytes(program, boundaries, stages, emulated),
-            peak_activation_bytes=steps.peak_activation_bytes,
-            deferred_share={index: deferred_share(stage.module) for index, stage in stages.items()},
-            clock_offset_ns=(before.offset_ns, after.offset_ns),
-            clock_bound_ns=(before.bound_ns, after.bound_ns),
-            environment=environment(job.device, self.local_index),
-            gradients=steps.gradients,
-            weights=steps.weights() if job.keep_state else {},
+        return steps.result(
+            self.process,
+            row_bytes(program, boundaries, stages, emulated),
+            environment(job.device, self.local_index),
+            clocks=(before, after),
         )
 
     def _form_groups(self, job: Job, programs: list[RankProgram]) -> tuple[dict[int, Any], Any, Any]:
@@ -194,17 +182,7 @@ class Worker:
             }
             return {s: EmulatedStage(s, num_stages, boundaries) for s in program.stages}, boundaries
         model = build_model(job.workload)
-        stages: dict[int, AnyStage] = {}
-        for index in program.stages:
-            layers = build_stage(job.workload, model, index, num_stages)
-            stages[index] = Stage(
-                index,
-                num_stages,
-                StageModule(layers, sliced=num_slices > 1).to(device),
-                model,
-                num_slices=num_slices,
-                loss_scale=1 / (job.schedule.num_microbatches * job.num_replicas),
-            )
+        stages: dict[int, AnyStage] = {s: make_stage(job, model, s, device) for s in program.stages}
         inputs, targets = (t.to(device) for t in sample(job.workload, model, 0, 0, 0))
         return stages, self._probe(job, stages, (inputs, targets))
 
@@ -239,85 +217,6 @@ class Worker:
         return read_clock(self.process, job.num_processes, everybody)
 
 
-class _Steps:
-    """What surrounds the replay of each step: data before it, results after it."""
-
-    def __init__(
-        self, job: Job, replica: int, stages: dict[int, AnyStage], model: PipelineModel | None
-    ) -> None:
-        self.job = job
-        self.replica = replica
-        self.model = model
-        self.stages: dict[int, Stage] = {
-            index: stage for index, stage in stages.items() if isinstance(stage, Stage)
-        }
-        self.columns: list[dict[str, Any]] = []
-        self.seconds: list[float] = []
-        self.disturbed: list[bool] = []
-        self.losses: list[float] = []
-        self.gradients: dict[str, Any] = {}
-        self.peak_activation_bytes = 0
-        self._metered_step = max(0, job.warmup - 1)
-
-    def prepare(self, step: int, device: torch.device) -> None:
-        """Load the step's microbatches; in the last warm-up step also count activations."""
-        ends = [stage for stage in self.stages.values() if stage.is_first or stage.is_last]
-        if ends and self.model is not None:
-            workload = self.job.workload
-            assert not isinstance(workload, EmulatedWorkload)
-            samples = {}
-            for microbatch in range(self.job.schedule.num_microbatches):
-                inputs, targets = sample(workload, self.model, step, self.replica, microbatch)
-                samples[microbatch] = inputs.to(device), targets.to(device)
-            for stage in ends:
-                stage.load(samples)
-        meter = None
-        if step == self._metered_step and self.stages:
-            meter = ActivationMeter(stage.module for stage in self.stages.values())
-        for stage in self.stages.values():
-            stage.meter = meter
-
-    def finish(self, step: int, seconds: float, columns: dict[str, Any], disturbed: bool) -> None:
-        """Check the losses, and keep what was measured unless it was a warm-up step."""
-        loss = float("nan")
-        for stage in self.stages.values():
-            if stage.is_last and stage.losses:
-                loss = 0.0
-                for (microbatch, part), value in stage.losses.items():
-                    number = value.item()
-                    if not np.isfinite(number):
-                        action = f"{stage.index}F{microbatch}" + (f".{part}" if part else "")
-                        raise ExecutionError(
-                            f"the loss of microbatch {microbatch} is {number} (action {action})"
-                        )
-                    loss += number
-            if stage.meter is not None:
-                self.peak_activation_bytes = stage.meter.peak_bytes
-        if step >= self.job.warmup:
-            self.columns.append(columns)
-            self.seconds.append(seconds)
-            self.disturbed.append(disturbed)
-            self.losses.append(loss)
-
-    def keep_gradients(self) -> None:
-        """Copy the gradients of the first step."""
-        if not self.gradients:
-            self.gradients = self._arrays(lambda p: None if p.grad is None else p.grad)
-
-    def weights(self) -> dict[str, Any]:
-        """Copy the weights."""
-        return self._arrays(lambda p: p)
-
-    def _arrays(self, pick: Callable[[nn.Parameter], Tensor | None]) -> dict[str, Any]:
-        found = {}
-        for index, stage in self.stages.items():
-            for name, parameter in stage.module.named_parameters():
-                tensor = pick(parameter)
-                if tensor is not None:
-                    found[f"{index}.{name.removeprefix('layers.')}"] = tensor.detach().cpu().numpy().copy()
-        return found
-
-
 def _device(job: Job, rank: int, local_index: int) -> Device:
     rows = job.schedule.rows_of(rank)
     num_rows = rows.stop - rows.start
@@ -332,25 +231,6 @@ def _device(job: Job, rank: int, local_index: int) -> Device:
         torch.cuda.set_device(local_index)
         return CudaDevice(num_rows, local_index)
     return CpuDevice(num_rows) if job.record else UntimedDevice(num_rows)
-
-
-def _row_bytes(
-    program: RankProgram,
-    boundaries: dict[int, list[Boundary]],
-    stages: dict[int, AnyStage],
-    emulated_gradient_bytes: tuple[int, ...] | None,
-) -> np.ndarray[Any, np.dtype[np.int64]]:
-    nbytes = np.zeros(program.num_rows, np.int64)
-    for instruction, *_ in program.units:
-        if instruction.op in SENDS or instruction.op in RECEIVES:
-            earlier = instruction.op in (Op.RECV_F, Op.SEND_B)
-            nbytes[instruction.row] = boundaries[instruction.stage - earlier][instruction.slice].nbytes
-        elif instruction.op is Op.REDUCE_GRAD and emulated_gradient_bytes is not None:
-            nbytes[instruction.row] = emulated_gradient_bytes[instruction.stage]
-        elif instruction.op is Op.REDUCE_GRAD:
-            parameters = stages[instruction.stage].module.parameters()
-            nbytes[instruction.row] = sum(p.numel() * p.element_size() for p in parameters if p.requires_grad)
-    return nbytes
 
 
 def connect(store: Any, process: int, num_processes: int, *, timeout_s: float, cuda: bool) -> None:
