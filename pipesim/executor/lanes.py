@@ -109,7 +109,7 @@ def run_in_lanes(
 
 
 def _walk(lanes: Sequence[RankExecutor], transport: LocalTransport, *, on_gpu: bool) -> None:
-    """Carry out all units, lane after lane where one can go on; optimizers run when all have come to theirs."""
+    """Carry out all units, lane after lane where one can go on; optimizers run when all are at theirs."""
     heads = [0] * len(lanes)
     units = [lane.program.units for lane in lanes]
 
@@ -133,7 +133,7 @@ def _walk(lanes: Sequence[RankExecutor], transport: LocalTransport, *, on_gpu: b
                     moved = True
     ended = [head == len(mine) for head, mine in zip(heads, units, strict=True)]
     if not all(ended):
-        waiting = [f"rank {at} for {units[at][heads[at]]}" for at, done in enumerate(ended) if not done]
+        waiting = [f"rank {at} at {units[at][heads[at]][0]}" for at, done in enumerate(ended) if not done]
         raise ExecutionError(f"nothing can run next; waiting: {', '.join(waiting)}")
 
 

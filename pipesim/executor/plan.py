@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pipesim.actions import RECEIVES, SENDS, Op, Schedule
+from pipesim.actions import RECEIVES, SENDS, Action, Op, Schedule
 from pipesim.graph import NONE, dependencies
 
 
@@ -38,6 +38,9 @@ class Instruction:
     waits: bool = False
     gives: int = NONE
     peer: int = NONE
+
+    def __str__(self) -> str:
+        return str(Action(self.op, self.stage, self.microbatch, self.slice))
 
 
 Unit: TypeAlias = tuple[Instruction, ...]
