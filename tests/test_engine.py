@@ -300,9 +300,10 @@ def test_gradients_are_reduced_when_the_last_holder_is_there_and_then_all_ranks_
 
 
 def test_stage_held_twice_is_reduced_when_both_holders_are_there():
-    bidirectional = schedule_of("0F0 1F1 1B1 0B0", "0F1 1F0 1B0 0B1")
+    bidirectional = schedule_of("1F1 1B1 0F0 0B0", "0F1 0B1 1F0 1B0")
     timeline = simulate(lower(bidirectional), costs_of(2, gradient_sync_s=2, forward_s=(1, 3)))
     ends = [max(timeline.end_s[timeline.compute & (timeline.rank == rank)]) for rank in (0, 1)]
+    assert ends == [15, 13]
     reduce = timeline.op == Op.REDUCE_GRAD
     assert timeline.stage[reduce].tolist() == [1, 0, 1, 0]
     assert timeline.start_s[reduce].tolist() == [max(ends), max(ends) + 2] * 2

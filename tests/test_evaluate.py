@@ -1,5 +1,6 @@
 """The longest path, against one worked out action by action and against closed forms."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -82,6 +83,11 @@ def test_delays_only_where_ranks_differ():
     assert longest_path(schedule, costs).makespan == 4 + 8 + 4 * Fraction(1, 10)
 
 
+def test_delays_of_rows_that_receive_nothing_are_ignored():
+    schedule = schedule_of("0F0 3F0 3B0 0B0", "1F0 2F0 2B0 1B0")
+    assert evaluate(schedule, [1] * 8, [5] * 8).makespan == 8 + 4 * 5
+
+
 def test_no_delays_means_that_messages_take_no_time():
     schedule = schedule_of("0F0 0B0", "1F0 1B0")
     spans = evaluate(schedule, [1, 2, 1, 2])
@@ -109,6 +115,14 @@ def test_slices_by_hand():
     schedule = schedule_of("0F0 0F0.1 0B0.1 0B0", "1F0 1F0.1 1B0.1 1B0")
     spans = longest_path(schedule, costs_of(2, forward_s=2, backward_s=4))
     assert spans.end == [1, 2, 7, 9, 2, 3, 5, 7]
+
+
+def test_later_slices_attend_to_more_and_each_pays_the_overhead():
+    parts = {"attention": np.array([Fraction(4)]), "overhead": np.array([Fraction(2)])}
+    costs = replace(costs_of(1, forward_s=10), forward_parts_s=parts)
+    spans = longest_path(schedule_of("0F0 0F0.1 0B0.1 0B0"), costs)
+    # of the 4 left, half each; of attention 1/4 and 3/4; the overhead twice
+    assert spans.end == [2 + 1 + 2, 5 + 2 + 3 + 2, 13, 14]
 
 
 def test_pair_of_slices_takes_a_share_of_the_pairs_time():
