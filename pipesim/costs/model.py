@@ -73,8 +73,8 @@ def model_costs(
     sharding = Sharding(
         scenario.optimizer,
         precision,
-        data_ring(cluster, parallel),
-        expert_data_ring(cluster, parallel),
+        data_ring(cluster, parallel, scenario.all_reduce),
+        expert_data_ring(cluster, parallel, scenario.all_reduce),
         efficiency.overlap_slowdown,
     )
     forward_parts, backward_parts = times.by_part("forward_s"), times.by_part("backward_s")

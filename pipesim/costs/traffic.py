@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -71,7 +72,7 @@ class Fabric:
     def traffic(
         self,
         routes: Iterable[tuple[int, int]],
-        reductions: Mapping[Hashable, Reduction],
+        reductions: Mapping[Any, Reduction],
         *,
         one_replica_for_all: bool,
     ) -> Traffic:
@@ -145,4 +146,4 @@ class Traffic:
 
     bytes_per_s: list[Number]
     messages: dict[tuple[int, int, int], Flow]
-    reductions: dict[Hashable, Flow]
+    reductions: dict[Any, Flow]

@@ -74,6 +74,8 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
         efficiency=efficiency,
         precision=resolve_precision(keys.precision or PrecisionKeys(), accelerator, notes),
         p2p_mode=keys.network.p2p,
+        network_mode=keys.network.mode,
+        all_reduce=None if keys.network.all_reduce == "auto" else keys.network.all_reduce,
         seed=keys.seed,
         price_usd_per_gpu_hour=_price(keys, cluster, notes),
         file=file,

@@ -303,6 +303,10 @@ class Scenario:
     """What was inferred or defaulted, key -> words with the value in both forms where units differ."""
     warnings: tuple[str, ...] = ()
     """What is legal and yet probably not what was meant, or rests on borrowed numbers."""
+    network_mode: Literal["fair", "fifo", "ideal"] = "fair"
+    """How traffic shares wires: max-min fair, first come first served, or each as if it were alone."""
+    all_reduce: Literal["ring", "tree", "two-level", "in-network"] | None = None
+    """Algorithm of gradient all-reduces; None: the fastest, as NCCL chooses."""
 
     @property
     def optimizer_sharded(self) -> bool:

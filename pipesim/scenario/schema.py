@@ -271,7 +271,9 @@ class PrecisionKeys(Keys):
 class NetworkKeys(Keys):
     """``network:``."""
 
+    mode: Literal["fair", "fifo", "ideal"] = "fair"
     p2p: Literal["overlapped", "send-blocking", "blocking"] = "overlapped"
+    all_reduce: Literal["auto", "ring", "tree", "two-level", "in-network"] = "auto"
 
 
 def _layer_split(value: object) -> LayerSplit:

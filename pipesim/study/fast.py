@@ -89,7 +89,8 @@ class CompiledEvaluator(Engine):
             if program is None or program.schedule is not schedule:
                 program = StepProgram.of(schedule)
             timeline = program.timeline(costs)
-            if self.evaluator == "compiled" or not program.contends(timeline, costs):
+            alone = self.evaluator == "compiled" or scenario.network_mode == "ideal"
+            if alone or not program.contends(timeline, costs):
                 self.used = "compiled"
                 return timeline
         self.used = "engine"

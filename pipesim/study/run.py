@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from pipesim.actions import Schedule
 from pipesim.costs import CostTable, build_costs
+from pipesim.costs.fabric import UnlikeReplicasError
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.graph import lower, validate
@@ -109,9 +111,23 @@ class Engine:
         return generate(name, shape, costs)
 
     def timeline(self, scenario: Scenario, schedule: Schedule, costs: CostTable) -> Timeline:
-        """Simulate one step of a compute-only schedule."""
+        """Simulate one step of a compute-only schedule.
+
+        Where one replica cannot stand for all of them, all are simulated and the slowest is returned.
+        """
         receive: Literal["early", "late"] = "late" if scenario.p2p_mode == "blocking" else "early"
-        return simulate(lower(schedule, receive=receive), costs, p2p=scenario.p2p_mode)
+        lowered = lower(schedule, receive=receive)
+        run = partial(simulate, lowered, costs, p2p=scenario.p2p_mode, network=scenario.network_mode)
+        try:
+            return run()
+        except UnlikeReplicasError:
+            return slowest_replica(run(num_replicas=scenario.parallel.data))
+
+
+def slowest_replica(timeline: Timeline) -> Timeline:
+    """Rows of the replica whose computations end last."""
+    computing = timeline.select(timeline.compute)
+    return timeline.select(timeline.replica == computing.replica[computing.end_s.argmax()])
 
 
 def simulate_scenario(scenario: Scenario, *, engine: Engine | None = None) -> Result:

@@ -17,6 +17,7 @@ from pipesim.costs import CostTable
 from pipesim.costs.rows import message_bytes
 from pipesim.evaluate import PreparedSchedule
 from pipesim.graph import NONE
+from pipesim.study.contention import wires_contend
 from pipesim.timeline import Timeline
 
 FloatArray = npt.NDArray[np.float64]
@@ -187,9 +188,12 @@ class StepProgram:
         return starts, ends
 
     def contends(self, timeline: Timeline, costs: CostTable) -> bool:
-        """Whether two messages of a timeline occupy one direction of one link at the same time."""
+        """Whether anything in a timeline occupies a wire that something else occupies at the same time."""
         sender = self.prepared.needs.producer[self.receiver]
         rank = self.schedule.rank
+        if costs.fabric is not None:
+            ends = np.stack([rank[sender], rank[self.receiver]], axis=1)
+            return wires_contend(timeline, costs, self.send_rows, ends)
         link = rank[sender].astype(np.int64) * self.schedule.num_ranks + rank[self.receiver]
         ends_of = {int(key): divmod(int(key), self.schedule.num_ranks) for key in np.unique(link)}
         latency = {key: float(costs.p2p(*ends).latency_s) for key, ends in ends_of.items()}

@@ -1,0 +1,78 @@
+"""Whether a timeline of traffic that had the network to itself would hold on shared wires."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.actions import IntArray, Op
+from pipesim.costs import CostTable
+from pipesim.costs.fabric import UnlikeReplicasError
+from pipesim.costs.traffic import Reduction
+from pipesim.timeline import Timeline
+
+_ROUNDING = 1e-12
+"""Makes a transfer that follows another at once seem early."""
+
+
+def wires_contend(
+    timeline: Timeline, costs: CostTable, send_rows: IntArray, ends: npt.NDArray[np.integer[Any]]
+) -> bool:
+    """Whether two transfers of one step occupy a wire of the fabric at the same time.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        One replica, timed as if every transfer were alone.
+    costs : CostTable
+        With a fabric.
+    send_rows : IntArray
+        Rows of the timeline that are sends.
+    ends : array of int, shape (sends, 2)
+        Source and destination rank of each.
+    """
+    fabric = costs.fabric
+    if fabric is None:
+        raise ValueError("the costs have no fabric")
+    routes, route = np.unique(ends, axis=0, return_inverse=True)
+    route = route.reshape(-1)
+    reduced = np.flatnonzero(timeline.op == Op.REDUCE_GRAD)
+    holders: dict[int, list[int]] = defaultdict(list)
+    for row in reduced.tolist():
+        holders[int(timeline.stage[row])].append(int(timeline.rank[row]))
+    reductions = {
+        (stage, of_experts, collective.bytes_per_s): Reduction(ranks, collective.bytes_per_s, of_experts)
+        for stage, ranks in holders.items()
+        for collective, of_experts in costs.gradient_collectives(stage)
+    }
+    try:
+        traffic = fabric.traffic(
+            [(src, dst) for src, dst in routes.tolist()], reductions, one_replica_for_all=True
+        )
+    except UnlikeReplicasError:
+        return True
+    occupied: dict[int, list[npt.NDArray[np.float64]]] = defaultdict(list)
+    start_s, end_s = timeline.start_s[send_rows], timeline.end_s[send_rows]
+    for number, (src, dst) in enumerate(routes.tolist()):
+        flow, cost = traffic.messages[src, dst, 0], costs.p2p(src, dst)
+        if cost.bytes_per_s is not None and flow.bytes_per_s < cost.bytes_per_s * (1 - _ROUNDING):
+            return True
+        mine = route == number
+        spans = np.stack([start_s[mine] + float(flow.latency_s), end_s[mine]], axis=1)
+        for wire, _ in flow.loads or ((-1 - number, 1),):
+            occupied[wire].append(spans)
+    for stage, of_experts, bytes_per_s in reductions:
+        flow = traffic.reductions[stage, of_experts, bytes_per_s]
+        rows = reduced[timeline.stage[reduced] == stage][:1]
+        for wire, _ in flow.loads:
+            occupied[wire].append(np.stack([timeline.start_s[rows], timeline.end_s[rows]], axis=1))
+    return any(_overlap(np.concatenate(spans)) for spans in occupied.values())
+
+
+def _overlap(spans: npt.NDArray[np.float64]) -> bool:
+    spans = spans[np.argsort(spans[:, 0], kind="stable")]
+    until = np.maximum.accumulate(spans[:, 1])[:-1]
+    return bool((spans[1:, 0] < until - _ROUNDING * np.abs(until)).any())
