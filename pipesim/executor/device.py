@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from pipesim.executor.plan import Instruction, Unit
+from pipesim.graph import NONE
 
 Nanoseconds = npt.NDArray[np.int64]
 COLUMNS = ("start", "end", "own", "wait_start", "wait_end", "cpu")
@@ -19,7 +20,7 @@ COLUMNS = ("start", "end", "own", "wait_start", "wait_end", "cpu")
 UNDISTURBED_CPU_SHARE = 0.97
 """Least share of a step's compute time that the rank's thread must have had a core for."""
 UNDISTURBED_LATENESS_NS = 1_000_000
-"""Most that the emulated device may wake up too late."""
+"""Most that the emulated device may wake up too late, or a call that sends may be kept from its core."""
 ARRIVED_BEFORE_NS = 200_000
 """A wait shorter than this found its message there: gloo takes 10 to 170 us to hand it over."""
 
@@ -159,6 +160,7 @@ class EmulatedDevice(CpuDevice):
         super().begin_step()
         self._free_at = 0
         self._latest_wake = 0
+        self._is_transfer = np.zeros(self._num_rows, np.bool_)
 
     def begin_unit(self, unit: Unit) -> None:
         """Fix when the computation starts."""
@@ -181,6 +183,7 @@ class EmulatedDevice(CpuDevice):
     def after(self, instruction: Instruction) -> None:
         """Note the end; an optimizer takes its time here, after the others have come."""
         row = instruction.row
+        self._is_transfer[row] = instruction.peer != NONE
         if instruction.microbatch < 0 and self._row_ns[row]:
             self._sleep_until(self._start[row] + self._row_ns[row])
         super().after(instruction)
@@ -192,9 +195,10 @@ class EmulatedDevice(CpuDevice):
         self._latest_wake = max(self._latest_wake, time.perf_counter_ns() - deadline)
 
     def end_step(self) -> tuple[dict[str, Nanoseconds], bool]:
-        """Give the record; disturbed if the process woke up late."""
+        """Give the record; disturbed if the process woke up late, or stood still in a transfer's call."""
         columns = {name: np.array(values, np.int64) for name, values in self._record.items()}
-        return columns, self._latest_wake > UNDISTURBED_LATENESS_NS
+        standing = (columns["own"] - columns["cpu"])[self._is_transfer].max(initial=0)
+        return columns, bool(max(self._latest_wake, standing) > UNDISTURBED_LATENESS_NS)
 
 
 class CudaDevice:
