@@ -1,4 +1,4 @@
-"""Measured steps against the timeline model: the emulated device, where communication and scheduling are real.
+"""Measured steps against the timeline model, on the emulated device: transfers and scheduling are real.
 
 Another job on the machine shows in the run itself (`Run.disturbed`): such steps do not count, and a run with
 too few others is repeated, then skipped; the tolerances stay what they are.
@@ -6,6 +6,8 @@ too few others is repeated, then skipped; the tolerances stay what they are.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -24,7 +26,7 @@ from pipesim.metrics import StepMetrics, measure
 from pipesim.scenario.resolved import DirectCosts
 from pipesim.schedules import Shape, generate
 
-RANKS, MICROBATCHES, STEPS, ENOUGH = 4, 8, 6, 3
+RANKS, MICROBATCHES, STEPS, ENOUGH = 4, 8, 5, 3
 FORWARD_S, BACKWARD_S, MESSAGE_BYTES = 0.010, 0.020, 512 * 1024
 
 
@@ -56,7 +58,7 @@ def costs_of(num_chunks: int, latency_s: float) -> CostTable:
 def undisturbed(schedule: Schedule, num_chunks: int, pool: RankPool) -> tuple[Run, list[int]]:
     for _ in range(3):
         workload = emulated_workload(schedule, costs_of(num_chunks, 0.0))
-        run = execute(schedule, workload, device="emulated", num_steps=STEPS, warmup=2, pool=pool)
+        run = execute(schedule, workload, device="emulated", num_steps=STEPS, warmup=1, pool=pool)
         assert run is not None
         if len(run.undisturbed_steps) >= ENOUGH:
             return run, run.undisturbed_steps
@@ -111,27 +113,18 @@ def replay_error(run: Run, step: int, latency_s: float) -> float:
 
 
 def test_a_step_next_to_another_job_is_recognised(pool: RankPool) -> None:
-    """On a core that others hold, the ranks are late; a loop in this process and its threads stands for them."""
-    import multiprocessing
-
+    """On cores that others hold, the ranks are late."""
     schedule = lower(generate("1f1b", Shape(RANKS, 1, 4)))
-    hogs = [multiprocessing.get_context("fork").Process(target=_spin, daemon=True) for _ in range(8)]
-    for hog in hogs:
-        hog.start()
+    hogs = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
     try:
         workload = emulated_workload(schedule, costs_of(1, 0.0))
         run = execute(schedule, workload, device="emulated", num_steps=STEPS, warmup=1, pool=pool)
     finally:
         for hog in hogs:
             hog.kill()
-            hog.join()
+            hog.wait()
     assert run is not None
     assert run.disturbed.sum() > STEPS // 2
-
-
-def _spin() -> None:
-    while True:
-        pass
 
 
 def test_an_overlapped_pair_takes_the_pairs_time(pool: RankPool) -> None:
@@ -161,7 +154,6 @@ def test_replicas_reduce_and_the_optimizer_waits_for_all(pool: RankPool) -> None
         mine = timeline.step == step
         ends = timeline.end_s[mine & is_reduction]
         assert timeline.start_s[mine & is_optimizer].min() >= ends.max()
-        large, small = (
-            (timeline.end_s - timeline.start_s)[mine & (timeline.nbytes == n)] for n in (8 << 20, 1 << 20)
-        )
+        lasted = timeline.end_s - timeline.start_s
+        large, small = (lasted[mine & (timeline.nbytes == nbytes)] for nbytes in (8 << 20, 1 << 20))
         assert large.max() > small.min()
