@@ -108,6 +108,7 @@ def flags_of(words: Iterable[str]) -> dict[str, Any]:
             name, equals, value = word[2:].partition("=")
             name = name.replace("_", "-")
             result[name] = value if equals else True
+            name = None if equals else name
         elif name is not None:
             before = result[name]
             result[name] = word if before is True else [*_listed(before), word]
@@ -130,7 +131,7 @@ def _training_arguments(script: Script) -> dict[str, Any]:
         commands = [words for words in texts if any(word in _TRAINING for word in words)]
     result: dict[str, Any] = {}
     for words in commands:
-        for name, value in flags_of(words).items():
+        for name, value in flags_of(_without_unset(words, script)).items():
             if f"--{name}" in _TRAINING and result.get(name, value) != value:
                 raise ScenarioError(
                     f"found {_known(value, script)} and {_known(result[name], script)}: there is more than "
@@ -140,6 +141,15 @@ def _training_arguments(script: Script) -> dict[str, Any]:
                 )
             result[name] = value
     return {name: _or_unknown(value, script) for name, value in result.items()}
+
+
+def _without_unset(words: Sequence[str], script: Script) -> list[str]:
+    """Leave out words of unset variables alone, as a shell does, unless a flag waits for its value."""
+    return [
+        word
+        for before, word in zip(["--", *words], words, strict=False)
+        if before.startswith("--") or script.variables.as_set(word) != ""
+    ]
 
 
 def _launched(

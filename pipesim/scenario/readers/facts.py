@@ -57,6 +57,7 @@ class Facts:
     microbatches: int | None = None
     schedule: Any = "1f1b"
     layers: Any = None
+    added_layers: int = 0
     recompute: str | None = None
     optimizer: str | None = None
     precision: str | None = None

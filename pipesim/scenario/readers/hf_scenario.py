@@ -74,5 +74,6 @@ def _divides(model: dict[str, Any], tensor: int) -> bool:
     heads = model["num_attention_heads"]
     key_value_heads = model.get("num_key_value_heads", heads)
     fits = key_value_heads % tensor == 0 or tensor % key_value_heads == 0
-    widths = [model[key] for key in ("intermediate_size", "moe_intermediate_size") if model.get(key)]
+    keys = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
+    widths = [model[key] for key in keys if model.get(key)]
     return bool(fits and heads % tensor == 0 and all(width % tensor == 0 for width in widths))

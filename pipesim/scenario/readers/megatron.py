@@ -185,7 +185,8 @@ def _experts(settings: Settings, facts: Facts) -> dict[str, Any]:
         model["shared_expert_intermediate_size"] = shared
     frequency = settings.text("moe-layer-freq")
     if frequency is not None:
-        model["moe_layer_freq"] = _layer_frequency(frequency, settings.file)
+        layers = _layer_frequency(frequency, settings.file)
+        model["moe_layer_freq"] = layers if isinstance(layers, int) else layers + [1] * facts.added_layers
     return model
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.readers.facts import Facts, refuse_lost_layers
-from pipesim.scenario.readers.layout import parse_layout
+from pipesim.scenario.readers.layout import Layout, parse_layout
 from pipesim.scenario.readers.values import Settings, joined
 
 _LAYOUT = "pipeline-model-parallel-layout"
@@ -76,19 +76,32 @@ def _by_layout(facts: Facts, settings: Settings, text: str, num_layers: int | No
     if layout.num_prediction_layers:
         where = joined(stage for stage, letters in enumerate(layout.stages) if "m" in letters)
         facts.not_used["mtp-num-layers"] = f"{layout.num_prediction_layers} on stage {where}: not modelled"
-    empty = [stage for stage, count in enumerate(layers) if not count]
-    if empty:
-        raise ScenarioError(
-            f"stage {empty[0]} ({layout.stages[empty[0]] or 'nothing'}) holds no transformer layer, which is "
-            "not modelled",
-            file=settings.file,
-            key=_LAYOUT,
-        )
+    stages = _without_empty(facts, layout, settings.file)
+    num_layers += facts.added_layers
     facts.virtual_stages = chunks
-    facts.layers = list(layers)
-    facts.inferred["layers"] = f"{joined(layers)} on {len(layers)} stages (from the layout)"
+    facts.layers = stages
+    facts.inferred["layers"] = f"{joined(stages)} on {len(stages)} stages (from the layout)"
     facts.inferred["parallel.virtual_stages"] = f"{chunks} ({len(layers)} stages / {facts.pipeline} ranks)"
     return num_layers
+
+
+def _without_empty(facts: Facts, layout: Layout, file: str) -> list[int]:
+    """Write the prediction layers of a stage that has nothing else as transformer layers."""
+    layers = list(layout.layers)
+    for stage, letters in enumerate(layout.stages[:-1]):
+        if layers[stage] or stage == 0:
+            continue
+        layers[stage] = letters.count("m")
+        facts.added_layers += layers[stage]
+        if not layers[stage]:
+            raise ScenarioError(
+                f"stage {stage} is empty: neither layer, nor embedding, nor head", file=file, key=_LAYOUT
+            )
+        facts.not_used["mtp-num-layers"] = (
+            f"not modelled; on stage {stage}, which has nothing else, written as {layers[stage]} transformer "
+            "layer more, so that the stage is not empty"
+        )
+    return layers
 
 
 def _by_numbers(facts: Facts, settings: Settings, num_layers: int) -> None:
@@ -106,7 +119,7 @@ def _by_numbers(facts: Facts, settings: Settings, num_layers: int) -> None:
         layers[-1] -= loss
     else:
         layers = [count // chunks for _ in range(chunks) for count in per_rank]
-    if min(layers) < 1:
+    if min(layers) < 0 or 0 in layers[1:-1]:
         raise ScenarioError(
             f"stage {layers.index(min(layers))} would hold no transformer layer",
             file=settings.file,

@@ -144,6 +144,9 @@ def _chosen(rows: list[dict[str, str]], wanted: str | None, file: str) -> int:
 
 def _facts(row: Mapping[str, str], number: int, path: str | Path) -> Facts:
     cells = _Cells(row, number, str(path))
+    problem = _sizes_problem(cells)
+    if problem:
+        raise ScenarioError(f"row {number}: {problem}", file=cells.file, key=_name(row))
     facts = Facts("NeMo recommended configurations", Path(path).name, _name(row), {})
     facts.tensor, facts.pipeline = cells.needed("tp_size"), cells.needed("pp_size")
     facts.context, facts.expert = cells.count("cp_size") or 1, cells.count("ep_size") or 1
@@ -200,23 +203,23 @@ def _model(facts: Facts, cells: _Cells) -> None:
 
 
 def _problem(row: Mapping[str, str], number: int, path: str | Path) -> str:
-    cells = _Cells(row, number, str(path))
     try:
-        sizes = {"tensor": cells.needed("tp_size"), "pipeline": cells.needed("pp_size")}
-        if (context := cells.count("cp_size") or 1) > 1:
-            sizes["context"] = context
-        at_least, words = product(**sizes)
-        gpus, data = cells.needed("num_gpus"), cells.needed("num_gpus") // at_least
-        if gpus % at_least or not data:
-            return f"{words} does not divide {gpus} GPUs"
-        at_once = cells.needed("mbs") * data
-        return (
-            f"global batch {row['gbs']} is not a multiple of {at_once}"
-            if cells.needed("gbs") % at_once
-            else ""
-        )
+        return _sizes_problem(_Cells(row, number, str(path)))
     except ScenarioError as error:
         return error.message
+
+
+def _sizes_problem(cells: _Cells) -> str:
+    sizes = {"tensor": cells.needed("tp_size"), "pipeline": cells.needed("pp_size")}
+    if (context := cells.count("cp_size") or 1) > 1:
+        sizes["context"] = context
+    at_least, words = product(**sizes)
+    gpus = cells.needed("num_gpus")
+    if gpus % at_least:
+        return f"{words} does not divide {gpus} GPUs"
+    at_once = cells.needed("mbs") * gpus // at_least
+    total = cells.needed("gbs")
+    return f"global batch {total} is not a multiple of {at_once}" if total % at_once else ""
 
 
 def _name(row: Mapping[str, str]) -> str:

@@ -89,6 +89,8 @@ class _Runner:
         self._script = script
         self._variables = script.variables
         self._nesting = 0
+        self._num_other = 0
+        """Commands other than tests, whose truth is assumed outside conditions and not known in them."""
 
     def whole(self) -> None:
         try:
@@ -208,15 +210,9 @@ class _Runner:
 
     def _condition(self, mode: Mode) -> bool | None:
         """Truth of the commands before ``then``; a command other than a test is not known."""
-        start = self._at
-        truth = self._block("skip" if mode == "skip" else mode, ("then",))
-        tests = self._tokens[start : self._at]
-        is_test = all(
-            token.is_word("[", "[[", "test", "!", "true", "false")
-            for before, token in zip([None, *tests], tests, strict=False)
-            if (before is None or before.is_operator(*_ENDS)) and token.kind == "word"
-        )
-        return truth if is_test and mode == "run" else None
+        before = self._num_other
+        truth = self._block(mode, ("then",))
+        return truth if mode == "run" and self._num_other == before else None
 
     def _loop(self, mode: Mode, kind: str) -> bool | None:
         inner = _doubted(mode)
@@ -282,6 +278,7 @@ class _Runner:
         while start < len(words) and (words[start].kind == "array" or ASSIGNMENT.match(words[start].text)):
             start += 1
         if start == len(words):
+            self._num_other += 1
             for token in words:
                 self._assign(token, mode)
             return True
@@ -291,6 +288,9 @@ class _Runner:
             if rest and rest[-1].is_word("]", "]]"):
                 rest = rest[:-1]
             return condition(rest, self._variables, self._script.notes)
+        if name in ("true", "false"):
+            return name == "true"
+        self._num_other += 1
         if name in _DECLARING:
             for token in words[start + 1 :]:
                 if token.kind == "array" or ASSIGNMENT.match(token.text):
@@ -308,8 +308,6 @@ class _Runner:
         if name in ("exit", "return") and mode == "run":
             self._script.notes[f"line {words[start].line}"] = f"the script ends there ({name})"
             raise _Exit
-        if name in ("true", "false"):
-            return name == "true"
         expanded = [field for token in words[start:] for field in self._variables.fields(token.text)]
         if name in (".", "source"):
             what = " ".join(self._variables.as_set(word) or "..." for word in expanded[1:])

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pipesim.scenario.readers.shell_expansion import Variables
 from pipesim.scenario.readers.shell_words import Token
 
+MAX_WORDS = 200
 _NUMBERS: dict[str, Callable[[int, int], bool]] = {
     "-eq": operator.eq,
     "-ne": operator.ne,
@@ -36,8 +37,10 @@ def condition(words: Sequence[Token], variables: Variables, notes: dict[str, str
     Returns
     -------
     bool or None
-        None for files that may exist, patterns, and unknown values.
+        None for files that may exist, patterns, unknown values, and tests of more than 200 words.
     """
+    if len(words) > MAX_WORDS:
+        return None
     for separators, stop in ((("||", "-o"), True), (("&&", "-a"), False)):
         for index, token in enumerate(words):
             if token.text in separators:

@@ -127,10 +127,6 @@ def _check_stages(facts: Facts, num_stages: int) -> None:
             file=facts.files,
             key="pipeline_parallel_layers_per_stage",
         )
-    if min(facts.layers) < 1:
-        raise ScenarioError(
-            f"{joined(facts.layers)}: a stage would hold no layer", file=facts.files, key="layers"
-        )
     facts.virtual_stages = chunks
 
 

@@ -114,18 +114,20 @@ class Settings:
         return value
 
     def flag(self, *paths: str, default: bool = False) -> bool:
-        """Read true or false.
+        """Read true or false; among command-line arguments what is there is true, whatever follows it.
 
         Raises
         ------
         ScenarioError
             Anything else.
         """
+        if self._numbers_are_text:
+            self._used.update(paths)
+            found = [self._values[path] for path in paths if self._values.get(path) is not None]
+            return str(found[0]).lower() != "false" if found else default
         path, value = self.raw(*paths)
         if value is None:
             return default
-        if self._numbers_are_text and isinstance(value, str) and value.lower() in ("true", "false"):
-            return value.lower() == "true"
         if not isinstance(value, bool):
             raise ScenarioError(f"found {shown(value)}; true or false is needed", file=self.file, key=path)
         return value
@@ -178,6 +180,8 @@ def as_count(value: object, *, file: str, key: str, minimum: int = 1) -> int:
 
 def shown(value: object) -> str:
     """Write a value for a message or a comment: one line, printable, not long."""
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = " ".join(value)
     plain = str(value).lower() if isinstance(value, bool) else "nothing" if value is None else str(value)
     text = repr(value) if isinstance(value, str) else plain
     return clean(text, most=60)

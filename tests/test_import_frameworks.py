@@ -1,0 +1,570 @@
+"""Readers of NeMo, torchtitan, DeepSpeed, GPT-NeoX and nanotron files: facts, traps, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipesim.errors import ScenarioError
+from pipesim.scenario import Scenario, load_scenario
+from pipesim.scenario.readers.deepspeed import filled_layers, read_deepspeed
+from pipesim.scenario.readers.nanotron import read_nanotron
+from pipesim.scenario.readers.nemo import read_nemo
+from pipesim.scenario.readers.nemo_table import describe_rows, read_nemo_table
+from pipesim.scenario.readers.neox import read_neox
+from pipesim.scenario.readers.torchtitan import read_torchtitan
+from pipesim.scenario.readers.writing import scenario_text
+
+DATA = Path(__file__).parent / "data" / "imports"
+
+
+def written(imported: Any, folder: Path) -> Scenario:
+    path = folder / "scenario.yaml"
+    path.write_text(scenario_text(imported))
+    return load_scenario(path)
+
+
+def changed(folder: Path, name: str, *replacements: tuple[str, str]) -> Path:
+    """Copy a sample with parts of its text replaced; each part must be there."""
+    text = (DATA / name).read_text()
+    for old, new in replacements:
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def refusal(read: Any, *arguments: Any, **options: Any) -> str:
+    with pytest.raises(ScenarioError) as caught:
+        read(*arguments, **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+# NeMo
+
+
+def nemo_yaml(path: Path, **sizes: Any) -> Path:
+    defaults = {
+        "experts": None,
+        "ffn": "${multiply:4, ${.hidden_size}}",
+        "heads": 96,
+        "context": 1,
+        "expert": 1,
+    }
+    sizes = defaults | sizes
+    path.write_text(
+        "run:\n  name: sample\n  results_dir: ${base_results_dir}/${.name}\n"
+        f"trainer:\n  num_nodes: {sizes['nodes']}\n  devices: 8\n  precision: bf16\n"
+        "model:\n"
+        f"  micro_batch_size: {sizes['micro']}\n  global_batch_size: {sizes['total']}\n"
+        f"  tensor_model_parallel_size: {sizes['tensor']}\n"
+        f"  pipeline_model_parallel_size: {sizes['pipeline']}\n"
+        f"  virtual_pipeline_model_parallel_size: {sizes['chunks'] or 'null'}\n"
+        f"  context_parallel_size: {sizes['context']}\n"
+        f"  expert_model_parallel_size: {sizes['expert']}\n"
+        f"  encoder_seq_length: {sizes['length']}\n  max_position_embeddings: ${{.encoder_seq_length}}\n"
+        f"  num_layers: {sizes['layers']}\n  hidden_size: {sizes['hidden']}\n"
+        f"  ffn_hidden_size: {sizes['ffn']}  # 4 * hidden_size\n"
+        f"  num_attention_heads: {sizes['heads']}\n  sequence_parallel: {sizes['tensor'] > 1}\n"
+        + (
+            f"  num_moe_experts: {sizes['experts']}\n  moe_router_topk: 2\n  moe_ffn_hidden_size: 14336\n"
+            "  activation: fast-swiglu\n"
+            if sizes["experts"]
+            else ""
+        )
+        + "  make_vocab_size_divisible_by: 128\n"
+        "  tokenizer:\n    library: megatron\n    type: GPT2BPETokenizer\n"
+        "    vocab_file: ${data_dir}/vocab.json\n"
+        "  optim:\n    name: distributed_fused_adam\n"
+    )
+    return path
+
+
+NEMO_LAUNCHER = [
+    # nodes, tensor, pipeline, chunks, context, expert, micro, total, length, layers, hidden, heads, then
+    # microbatches and the bubble overhead in percent
+    (128, 4, 8, 6, 1, 1, 1, 2048, 2048, 96, 12288, 96, 64, 1.82),
+    (64, 8, 8, 12, 8, 1, 1, 32, 16384, 96, 12288, 96, 32, 1.82),
+    (128, 2, 4, None, 1, 1, 2, 2048, 2048, 48, 8192, 64, 8, 37.5),
+    (1, 2, 4, 3, 1, 1, 1, 8, 2048, 12, 12288, 96, 8, 12.5),
+    (128, 4, 4, 5, 2, 1, 1, 2048, 8192, 80, 8192, 64, 64, 0.94),
+    (16, 1, 1, None, 2, 1, 1, 2048, 8192, 32, 4096, 32, 32, 0.0),
+    (8, 1, 4, 8, 1, 8, 1, 256, 4096, 32, 4096, 32, 16, 2.34),
+]
+
+
+@pytest.mark.parametrize("row", NEMO_LAUNCHER)
+def test_nemo_launcher(tmp_path: Path, row: tuple[Any, ...]) -> None:
+    names = (
+        "nodes",
+        "tensor",
+        "pipeline",
+        "chunks",
+        "context",
+        "expert",
+        "micro",
+        "total",
+        "length",
+        "layers",
+    )
+    sizes = dict(zip((*names, "hidden", "heads"), row[:12], strict=True))
+    if sizes["expert"] > 1:
+        sizes |= {"experts": 8, "ffn": 14336}
+    microbatches, bubble_percent = row[12:]
+    scenario = written(read_nemo(nemo_yaml(tmp_path / "sample.yaml", **sizes)), tmp_path)
+    model, parallel, batch = scenario.model, scenario.parallel, scenario.batch
+    assert model is not None
+    assert scenario.cluster is not None
+    assert scenario.cluster.num_gpus == 8 * sizes["nodes"]
+    assert (model.num_hidden_layers, model.hidden_size, model.seq_length) == (
+        sizes["layers"],
+        sizes["hidden"],
+        sizes["length"],
+    )
+    assert model.intermediate_size == (14336 if sizes["expert"] > 1 else 4 * sizes["hidden"])
+    chunks = sizes["chunks"] or 1
+    assert (parallel.tensor, parallel.pipeline, parallel.virtual_stages) == (
+        sizes["tensor"],
+        sizes["pipeline"],
+        chunks,
+    )
+    assert (parallel.context, parallel.expert) == (sizes["context"], sizes["expert"])
+    assert batch.num_microbatches == microbatches
+    overhead = 100 * (parallel.pipeline - 1) / (chunks * batch.num_microbatches)
+    assert overhead == pytest.approx(bubble_percent, abs=0.006)
+
+
+def test_nemo_405b(tmp_path: Path) -> None:
+    imported = read_nemo(DATA / "nemo_405b.yaml")
+    scenario = written(imported, tmp_path)
+    model, parallel = scenario.model, scenario.parallel
+    assert model is not None
+    assert scenario.cluster is not None
+    assert (scenario.name, scenario.cluster.num_gpus) == ("llama_405b", 4608)
+    assert (parallel.tensor, parallel.pipeline, parallel.virtual_stages) == (8, 9, 7)
+    assert (parallel.context, parallel.data, scenario.batch.num_microbatches) == (2, 32, 63)
+    assert (model.num_hidden_layers, model.num_key_value_heads, model.vocab_size) == (126, 16, 129024)
+    assert (model.gated_mlp, model.biases, model.tie_word_embeddings) == (True, False, False)
+    assert scenario.optimizer == "sharded"
+    assert "model.overlap_p2p_comm" in imported.not_used
+
+
+@pytest.mark.parametrize(
+    ("replacements", "words"),
+    [
+        ([("num_nodes: 576", "num_nodes: 575")], "does not divide the run's 4600 GPUs"),
+        ([("global_batch_size: 2016", "global_batch_size: 1")], "global batch 1 is not a multiple"),
+        ([("num_layers: 126", "num_layers: 125")], "would be dropped"),
+        ([("num_layers: 126", 'num_layers: "126"')], "model.num_layers: found '126'"),
+        ([("num_layers: 126", "num_layers: ${nowhere}")], "hangs on ${nowhere}"),
+        ([("num_layers: 126", "num_layers: ${.num_layers}")], "circle"),
+        ([("  hidden_size: 16384\n", "")], "model.hidden_size: missing"),
+        ([("model:", "modell:")], "holds no model: mapping"),
+        ([("sequence_parallel: true", "sequence_parallel: maybe")], "true or false"),
+    ],
+)
+def test_nemo_refusals(tmp_path: Path, replacements: list[tuple[str, str]], words: str) -> None:
+    assert words in refusal(read_nemo, changed(tmp_path, "nemo_405b.yaml", *replacements))
+
+
+def test_nemo_mixtral_with_a_batch_smaller_than_its_replicas(tmp_path: Path) -> None:
+    sizes = {"nodes": 12, "tensor": 1, "pipeline": 4, "chunks": None, "expert": 8, "micro": 1, "total": 1}
+    shape = {"length": 4096, "layers": 56, "hidden": 6144, "heads": 48, "experts": 8, "ffn": 16384}
+    path = nemo_yaml(tmp_path / "sample.yaml", **sizes, **shape)
+    assert "global batch 1 is not a multiple of micro 1 x data 24" in refusal(read_nemo, path)
+
+
+@pytest.mark.parametrize(
+    ("row", "gpus", "sizes", "microbatches"),
+    [
+        ("2", 128, (4, 8, 1, 6), 64),
+        ("pre_train-llama3-70b-h100-bf16", 64, (4, 4, 2, 5), 64),
+        ("70b-h100-fp8", 64, (4, 8, 1, 5), 64),
+    ],
+)
+def test_nemo_table(tmp_path: Path, row: str, gpus: int, sizes: tuple[int, ...], microbatches: int) -> None:
+    scenario = written(read_nemo_table(DATA / "nemo_table.csv", row=row), tmp_path)
+    parallel = scenario.parallel
+    assert scenario.cluster is not None
+    assert scenario.cluster.num_gpus == gpus
+    assert scenario.cluster.accelerator.name == "h100-sxm"
+    assert (parallel.tensor, parallel.pipeline, parallel.context, parallel.virtual_stages) == sizes
+    assert scenario.batch.num_microbatches == microbatches
+
+
+def test_nemo_table_names_what_is_wrong_with_a_row() -> None:
+    path = DATA / "nemo_table.csv"
+    wrong = [(number, problem) for number, _, problem in describe_rows(path) if problem]
+    assert wrong == [(1, "tensor 8 x pipeline 6 = 48 does not divide 32 GPUs")]
+    message = refusal(read_nemo_table, path)
+    assert "choose one by --row" in message
+    assert "1 lora-llama31-405b-h100-bf16 (wrong: tensor 8 x pipeline 6 = 48" in message
+    assert "48 does not divide 32 GPUs" in refusal(read_nemo_table, path, row="1")
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ("9", "there are rows 1 to 5"),
+        ("nothing", "no row is named 'nothing'"),
+        ("70b", "names several rows: 3"),
+        ("5", "nemotron4-340b' is not in the table and no preset"),
+    ],
+)
+def test_nemo_table_rows_that_cannot_be_chosen(row: str, words: str) -> None:
+    assert words in refusal(read_nemo_table, DATA / "nemo_table.csv", row=row)
+
+
+@pytest.mark.parametrize(
+    ("replacements", "words"),
+    [
+        ([("fp8,128.0", "fp8,=cmd|'/c calc'!A1")], "num_gpus: row 2: found \"=cmd|'/c calc'!A1\""),
+        ([("fp8,128.0", "fp8,128.5")], "found '128.5'; a whole number is needed"),
+        ([("fp8,128.0", "fp8,-128")], "found '-128'"),
+        ([("fp8,128.0", "fp8,1e99")], "found '1e99'"),
+        ([("fp8,128.0", "fp8,")], "at least 1"),
+        ([("gpt3,175b,h100", "gpt3,175b,@SUM(A1)")], "system: row 2: found '@SUM(A1)'; a plain name"),
+        ([("num_gpus", "gpus")], "has no column num_gpus"),
+        ([("seq_len,", "seq_len,seq_len,")], "two columns"),
+        ([("pre_train,gpt3,175b,", "pre_train,gpt3,")], "row 2 has 14 cells"),
+    ],
+)
+def test_nemo_table_refusals(tmp_path: Path, replacements: list[tuple[str, str]], words: str) -> None:
+    assert words in refusal(read_nemo_table, changed(tmp_path, "nemo_table.csv", *replacements), row="2")
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "a,b\n1,2\n", '"a'])
+def test_nemo_table_other_files(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    assert str(path) in refusal(read_nemo_table, path)
+
+
+# torchtitan
+
+
+def test_torchtitan_405b_fills_its_degree_from_the_world(tmp_path: Path) -> None:
+    imported = read_torchtitan([DATA / "torchtitan_405b.toml"])
+    scenario = written(imported, tmp_path)
+    parallel = scenario.parallel
+    assert (parallel.tensor, parallel.pipeline, parallel.context, parallel.data) == (8, 1, 1, 16)
+    assert (scenario.batch.micro, scenario.batch.num_microbatches) == (2, 1)
+    assert scenario.model is not None
+    assert (scenario.model.num_hidden_layers, scenario.model.seq_length) == (126, 8192)
+    assert (scenario.recompute, scenario.precision.compute) == ("full", "fp8")
+    assert "128 H100 GPUs" in imported.inferred["number of GPUs"]
+    assert read_torchtitan([DATA / "torchtitan_405b.toml"], num_gpus=64).mapping["parallel"]["data"] == 8
+
+
+def test_torchtitan_microbatches_of_2024_are_the_pipeline_degree(tmp_path: Path) -> None:
+    imported = read_torchtitan([DATA / "torchtitan_405b_2024.toml"])
+    scenario = written(imported, tmp_path)
+    parallel, batch = scenario.parallel, scenario.batch
+    assert (parallel.tensor, parallel.pipeline, parallel.data, parallel.virtual_stages) == (8, 8, 8, 2)
+    assert (batch.num_microbatches, batch.micro) == (8, 4)
+    assert scenario.schedule.name == "interleaved-1f1b"
+    assert "default at that time" in imported.inferred["batch.microbatches"]
+    assert "here 32" in imported.inferred["batch.microbatches"]
+    overhead = {chunks: (parallel.pipeline - 1) / (chunks * batch.num_microbatches) for chunks in (1, 2)}
+    assert (1 + overhead[1]) / (1 + overhead[2]) == pytest.approx(1.304, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("replacements", "microbatches", "micro"),
+    [
+        ([("batch_size = 32", "local_batch_size = 32")], 32, 1),
+        ([("[experimental]", "[experimental]\npipeline_parallel_microbatches = 16")], 16, 2),
+        ([("[experimental]", "[experimental]\npipeline_parallel_microbatch_size = 2")], 16, 2),
+    ],
+)
+def test_torchtitan_microbatches(
+    tmp_path: Path, replacements: list[tuple[str, str]], microbatches: int, micro: int
+) -> None:
+    scenario = written(
+        read_torchtitan([changed(tmp_path, "torchtitan_405b_2024.toml", *replacements)]), tmp_path
+    )
+    assert (scenario.batch.num_microbatches, scenario.batch.micro) == (microbatches, micro)
+
+
+@pytest.mark.parametrize(
+    ("stated", "name", "chunks"),
+    [
+        ("GPipe", "gpipe", 1),
+        ("1F1B", "1f1b", 1),
+        ("interleaved_1f1b", "interleaved-1f1b", 2),
+        ("LoopedBFS", "looped-bfs", 2),
+        ("InterleavedZeroBubble", "interleaved-zb", 2),
+        ("ZBVZeroBubble", "zb-v", 2),
+        ("DualPipeV", "dualpipe-v", 2),
+    ],
+)
+def test_torchtitan_schedules(tmp_path: Path, stated: str, name: str, chunks: int) -> None:
+    path = changed(tmp_path, "torchtitan_405b_2024.toml", ("Interleaved1F1B", stated))
+    mapping = read_torchtitan([path]).mapping
+    assert (mapping["schedule"], mapping["parallel"]["virtual_stages"]) == (name, chunks)
+    assert sum(mapping["layers"]) == 126
+
+
+@pytest.mark.parametrize(
+    ("line", "layers"),
+    [
+        ("pipeline_parallel_layers_per_stage = 8", [7, *[8] * 14, 7]),
+        ("pipeline_parallel_layers_per_stage = 4", [3, *[4] * 30, 3]),
+        ("pipeline_parallel_first_stage_less_layers = 3", [6, 9, *[8] * 13, 7]),
+        ('pipeline_parallel_split_points = "' + ",".join(f"layers.{n}" for n in range(6, 126, 8)) + '"',
+         [6, *[8] * 15]),
+    ],
+)  # fmt: skip
+def test_torchtitan_layers(tmp_path: Path, line: str, layers: list[int]) -> None:
+    path = changed(tmp_path, "torchtitan_405b_2024.toml", ("[experimental]", f"[experimental]\n{line}"))
+    assert sum(layers) == 126
+    assert read_torchtitan([path]).mapping["layers"] == layers
+
+
+def test_torchtitan_launch_script_wins(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(
+        'PP=8\ntorchrun --nproc_per_node=8 -m torchtitan.train --job.config_file "$CONFIG" \\\n'
+        "  --parallelism.pipeline_parallel_degree $PP --parallelism.data-parallel-shard-degree=2 \\\n"
+        "  --training.local_batch_size 16\n"
+    )
+    imported = read_torchtitan([DATA / "torchtitan_405b.toml", script])
+    parallel = imported.mapping["parallel"]
+    assert (parallel["pipeline"], parallel["data"]) == (8, 2)
+    assert (
+        imported.inferred["parallelism.pipeline_parallel_degree"] == "8 (the launch script; the file says 1)"
+    )
+    assert imported.mapping["batch"] == {"global": 32, "micro": 1}
+
+
+@pytest.mark.parametrize(
+    ("replacements", "options", "words"),
+    [
+        ([("405B", "9B")], {}, "model.flavor: found 'llama3' '9B'"),
+        ([("Interleaved1F1B", "Sideways")], {}, "found 'Sideways'; known: GPipe"),
+        ([("batch_size = 32", "batch_size = 1")], {}, "local batch of 1 does not fall into 8 microbatches"),
+        ([("batch_size = 32", 'batch_size = "32"')], {}, "training.batch_size: found '32'"),
+        ([("shard_degree = 8", "shard_degree = -1")], {"num_gpus": 96}, "-1 cannot be"),
+        ([], {"num_gpus": 256}, "tensor 8 x pipeline 8 x data 8 = 512, but the run has 256 GPUs"),
+        ([("[model]", "[model")], {}, "is not TOML"),
+        ([("[model]", "[other]")], {}, "no [model] and [training]"),
+        ([("[experimental]", "[experimental]\npipeline_parallel_layers_per_stage = 9")], {},
+         "15 stages on 8 ranks"),
+        ([("[experimental]", '[experimental]\npipeline_parallel_split_points = "layers.9,layers.3"')], {},
+         "rising"),
+        ([('"Interleaved1F1B"', '"PipelineScheduleMulti"\npipeline_parallel_schedule_csv = "../../x.csv"')],
+         {}, "lies outside the file's folder"),
+        ([('mode = "full"', 'mode = "half"')], {}, "allowed: none, selective, full"),
+        ([("batch_size = 32", "local_batch_size = 32\nbatch_size = 16")], {}, "they mean the same"),
+    ],
+)  # fmt: skip
+def test_torchtitan_refusals(
+    tmp_path: Path, replacements: list[tuple[str, str]], options: dict[str, Any], words: str
+) -> None:
+    path = changed(tmp_path, "torchtitan_405b_2024.toml", *replacements)
+    assert words in refusal(read_torchtitan, [path], **options)
+
+
+def test_torchtitan_schedule_csv_beside_the_file(tmp_path: Path) -> None:
+    csv = ('"Interleaved1F1B"', '"PipelineScheduleMulti"\npipeline_parallel_schedule_csv = "order.csv"')
+    path = changed(tmp_path, "torchtitan_405b_2024.toml", csv)
+    assert read_torchtitan([path]).mapping["schedule"] == {"csv": str(tmp_path / "order.csv")}
+
+
+# DeepSpeed
+
+
+def test_deepspeed_json_with_arguments(tmp_path: Path) -> None:
+    files = [DATA / "deepspeed.json", DATA / "deepspeed_arguments.txt"]
+    scenario = written(read_deepspeed(files, num_gpus=8), tmp_path)
+    assert scenario.model is not None
+    assert (scenario.model.num_hidden_layers, scenario.model.hidden_size) == (24, 1024)
+    assert (scenario.parallel.tensor, scenario.parallel.pipeline, scenario.parallel.data) == (2, 2, 2)
+    assert (scenario.batch.micro, scenario.batch.global_size, scenario.batch.num_microbatches) == (1, 16, 8)
+    assert (scenario.optimizer, scenario.precision.compute) == ("sharded", "fp16")
+
+
+def test_deepspeed_json_alone_leaves_placeholders(tmp_path: Path) -> None:
+    imported = read_deepspeed([DATA / "deepspeed.json"])
+    scenario = written(imported, tmp_path)
+    assert (scenario.batch.micro, scenario.batch.global_size) == (1, 16)
+    assert scenario.optimizer == "sharded"
+    assert {"model", "parallel.tensor", "parallel.data"} <= set(imported.placeholders)
+
+
+def test_deepspeed_json_inside_a_script(tmp_path: Path) -> None:
+    scenario = written(read_deepspeed([DATA / "deepspeed_bloom.sh"]), tmp_path)
+    parallel = scenario.parallel
+    assert (parallel.tensor, parallel.pipeline, parallel.data) == (4, 12, 8)
+    assert scenario.batch.num_microbatches == 128
+    assert scenario.layers.per_stage == (5, *[6] * 10, 5)
+    assert (scenario.recompute, scenario.precision.compute) == ("full", "bf16")
+    assert scenario.model is not None
+    assert (scenario.model.num_hidden_layers, scenario.model.hidden_size) == (70, 14336)
+    assert scenario.model.num_learned_positions == 0
+
+
+@pytest.mark.parametrize(("total", "microbatches"), [(512, 32), (1024, 64), (1536, 96), (2048, 128)])
+def test_deepspeed_bloom_tuning_grid(total: int, microbatches: int) -> None:
+    imported = read_deepspeed([DATA / "deepspeed_bloom.sh"], define={"GLOBAL": str(total)})
+    assert imported.inferred["batch.microbatches"].startswith(f"{microbatches} ")
+
+
+def test_deepspeed_fills_stages() -> None:
+    assert filled_layers(78, 12) == [7] * 11 + [1]
+    assert filled_layers(70, 12, ends=1) == [5, *[6] * 10, 5]
+    assert filled_layers(42, 16) == [3] * 14 + [0, 0]
+    assert filled_layers(44, 4) == [11] * 4
+
+
+@pytest.mark.parametrize(
+    ("config", "arguments", "options", "words"),
+    [
+        ({"train_batch_size": 32}, "", {}, "found 32 in the JSON, 16 among the arguments"),
+        ({"train_micro_batch_size_per_gpu": 3}, "", {}, "found 3 in the JSON, 1 among the arguments"),
+        ({"gradient_accumulation_steps": 5}, "", {}, "16 is not micro 1 x accumulation 5"),
+        ({"gradient_accumulation_steps": 4}, "", {"num_gpus": 8},
+         "4 microbatches x micro 1 x data 2 = 8, but"),
+        ({"zero_optimization": {"stage": 3}}, "", {}, "refuses ZeRO 2 and 3"),
+        ({"zero_optimization": {"stage": 9}}, "", {}, "0, 1, 2 or 3"),
+        ({"train_batch_size": "16"}, "", {}, "train_batch_size: found '16'"),
+        ({"bf16": {"enabled": True}}, "", {}, "bf16 and fp16 are both enabled"),
+        ({}, "--num-layers 3 --pipeline-model-parallel-size 2 --hidden-size 8", {}, "missing"),
+        ({}, "--pipeline-model-parallel-size 16 --num-layers 42", {}, "leaves nothing for rank 14, 15"),
+    ],
+)  # fmt: skip
+def test_deepspeed_refusals(
+    tmp_path: Path, config: dict[str, Any], arguments: str, options: dict[str, Any], words: str
+) -> None:
+    document = json.loads((DATA / "deepspeed.json").read_text()) | config
+    (tmp_path / "ds.json").write_text(json.dumps(document))
+    text = (DATA / "deepspeed_arguments.txt").read_text()
+    for word in ("--num-layers 24", "--pipeline-model-parallel-size 2"):
+        if word.split()[0] in arguments:
+            text = text.replace(word, "")
+    text = text if "--hidden-size" not in arguments else ""
+    (tmp_path / "arguments.txt").write_text(f"{text}\n{arguments}\n")
+    files = [tmp_path / "ds.json", tmp_path / "arguments.txt"]
+    assert words in refusal(read_deepspeed, files, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "is not JSON: line 1"),
+        ('{"a": 1, "a": 2}', "duplicate key 'a'"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ("{}", "train_micro_batch_size_per_gpu: missing"),
+        ("[1]", "0 DeepSpeed configurations found"),
+        ("", "0 DeepSpeed configurations found"),
+        ('{"a":' + "[" * 100_000, "not readable as JSON"),
+    ],
+)
+def test_deepspeed_other_files(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "ds.json"
+    path.write_text(text)
+    assert words in refusal(read_deepspeed, [path])
+
+
+# GPT-NeoX
+
+
+def test_neox_20b(tmp_path: Path) -> None:
+    imported = read_neox([DATA / "neox_20b.yml"])
+    scenario = written(imported, tmp_path)
+    model, parallel = scenario.model, scenario.parallel
+    assert model is not None
+    assert scenario.cluster is not None
+    assert (model.num_hidden_layers, model.hidden_size, model.num_attention_heads) == (44, 6144, 64)
+    assert (model.vocab_size, model.tie_word_embeddings, model.num_learned_positions) == (50432, False, 0)
+    assert (scenario.cluster.num_gpus, parallel.tensor, parallel.pipeline, parallel.data) == (96, 2, 4, 12)
+    assert (scenario.batch.micro, scenario.batch.num_microbatches) == (4, 32)
+    assert (scenario.optimizer, scenario.recompute, scenario.precision.compute) == ("sharded", "full", "fp16")
+    overhead = (parallel.pipeline - 1) / scenario.batch.num_microbatches
+    assert 100 * overhead == pytest.approx(9.4, abs=0.05)
+    assert 100 * overhead / (1 + overhead) == pytest.approx(8.6, abs=0.05)
+    assert "96 A100s" in imported.inferred["number of GPUs"]
+
+
+def test_neox_files_add_up_and_snake_case_is_the_same(tmp_path: Path) -> None:
+    first = changed(tmp_path, "neox_20b.yml", ('  "pipe-parallel-size": 4,\n', ""))
+    second = tmp_path / "local.yml"
+    second.write_text("pipe_parallel_size: 2  # fewer ranks\n")
+    mapping = read_neox([first, second], num_gpus=16).mapping
+    assert (mapping["parallel"]["pipeline"], mapping["parallel"]["data"]) == (2, 4)
+    second.write_text('{"pipe_parallel_size": 2, "num_layers": 3}')
+    assert "num_layers: is stated twice" in refusal(read_neox, [first, second])
+
+
+@pytest.mark.parametrize(
+    ("replacements", "words"),
+    [
+        ([('"num-layers": 44', '"num-layers": "44"')], "num_layers: found '44'"),
+        ([('"num-layers": 44', '"num-layers": 0')], "num_layers: found 0"),
+        ([('"num-layers": 44', '"num-layers": 10'), ('size": 4', 'size": 8'), ("96 A", "16 A")],
+         "nothing for rank 5"),
+        ([('"hidden-size": 6144,\n', "")], "hidden_size: missing"),
+        ([('"seq-length": 2048', '"seq-length": 2048, "seq_length": 4096')], "is stated twice"),
+        ([('"stage": 1', '"stage": 2')], "refuses ZeRO 2 and 3"),
+        ([("96 A100s", "100 A100s")], "tensor 2 x pipeline 4 = 8 does not divide the run's 100 GPUs"),
+        ([('"train_micro_batch_size_per_gpu": 4,\n', "")], "missing"),
+        ([("{\n", "[\n"), ("\n}\n", "\n]\n")], ""),
+        ([('"split": "995,4,1"', '"split": !!python/object/apply:os.system ["true"]')], "constructor"),
+    ],
+)  # fmt: skip
+def test_neox_refusals(tmp_path: Path, replacements: list[tuple[str, str]], words: str) -> None:
+    assert words in refusal(read_neox, [changed(tmp_path, "neox_20b.yml", *replacements)])
+
+
+# nanotron
+
+
+def test_nanotron(tmp_path: Path) -> None:
+    scenario = written(read_nanotron(DATA / "nanotron_tiny.yaml"), tmp_path)
+    model, parallel = scenario.model, scenario.parallel
+    assert model is not None
+    assert (model.num_hidden_layers, model.hidden_size, model.vocab_size) == (28, 2048, 128256)
+    assert (parallel.data, parallel.pipeline, parallel.tensor) == (4, 1, 2)
+    assert (scenario.batch.micro, scenario.batch.num_microbatches, model.seq_length) == (3, 1, 4096)
+    assert (parallel.sequence_parallel, scenario.precision.compute) == (True, "bf16")
+
+
+def test_nanotron_pipeline(tmp_path: Path) -> None:
+    path = changed(
+        tmp_path,
+        "nanotron_tiny.yaml",
+        ("  pp: 1\n", "  pp: 4\n"),
+        ("replica: 1", "replica: 8"),
+        ("pp_engine: 1f1b", "pp_engine: afab"),
+        ("zero_stage: 0", "zero_stage: 1"),
+    )
+    mapping = read_nanotron(path).mapping
+    assert (mapping["schedule"], mapping["layers"], mapping["optimizer"]) == ("gpipe", "balanced", "sharded")
+    assert mapping["batch"] == {"global": 96, "micro": 3}
+
+
+@pytest.mark.parametrize(
+    ("replacements", "options", "words"),
+    [
+        ([("  pp: 1\n", "  pp: 8\n")], {}, "found 1; nanotron's 1F1B on 8 ranks needs at least 7"),
+        ([("  dp: 4\n", "  dp: 10\n"), ("  pp: 1\n", "  pp: 35\n"), ("  tp: 2\n", "  tp: 16\n"),
+          ("replica: 1", "replica: 192"), ("layers: 28", "layers: 105")], {"num_gpus": 3360},
+         "tensor 16 x pipeline 35 x data 10 = 5600, but the run has 3360 GPUs"),
+        ([("pp_engine: 1f1b", "pp_engine: zigzag")], {}, "found 'zigzag'; known: 1f1b, afab"),
+        ([("  tp: 2\n", '  tp: "2"\n')], {}, "parallelism.tp: found '2'"),
+        ([("  tp: 2\n", "")], {}, "parallelism.tp: missing"),
+        ([("tokens:", "token:")], {}, "tokens: missing"),
+        ([("hidden_size: 2048", "hidden_size: 2048.5")], {}, "found 2048.5"),
+        ([("  tp: 2\n", "  tp: 2\n  tp: 4\n")], {}, "duplicate key 'tp'"),
+    ],
+)  # fmt: skip
+def test_nanotron_refusals(
+    tmp_path: Path, replacements: list[tuple[str, str]], options: dict[str, Any], words: str
+) -> None:
+    assert words in refusal(read_nanotron, changed(tmp_path, "nanotron_tiny.yaml", *replacements), **options)
