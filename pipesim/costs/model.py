@@ -38,7 +38,7 @@ from pipesim.costs.transformer import (
     layer_times,
 )
 from pipesim.errors import ScenarioError
-from pipesim.scenario.layers import split_layers
+from pipesim.scenario.layers import balance, split_layers
 from pipesim.scenario.resolved import Cluster, Efficiency, OptimizerLevel, Scenario, Transformer
 
 FloatArray = npt.NDArray[np.float64]
@@ -180,7 +180,8 @@ class _StageTimes:
 def layers_per_stage(scenario: Scenario, setting: Setting, num_stages: int) -> tuple[int, ...]:
     """Layers of each stage; ``balanced`` weighs them by seconds of forward and backward together.
 
-    The first layer carries the embedding's time and the last one the head's, since they share a stage.
+    Embedding and head are pieces of their own there, so that one which outweighs its share of the layers has
+    its stage to itself.
 
     Raises
     ------
@@ -188,14 +189,16 @@ def layers_per_stage(scenario: Scenario, setting: Setting, num_stages: int) -> t
         See `split_layers`.
     """
     model = setting.model
-    weights = None
-    if scenario.layers.kind == "balanced":
+    if scenario.layers.kind == "balanced" and num_stages <= model.num_hidden_layers:
         by_kind = [layer_times(setting, with_experts=kind).total_s for kind in (False, True)]
         weights = [by_kind[model.has_experts(layer)] for layer in range(model.num_hidden_layers)]
-        weights[0] += embedding_times(setting).total_s
-        weights[-1] += head_times(setting).total_s
+        ends = embedding_times(setting).total_s, head_times(setting).total_s
+        counts = list(balance([ends[0], *weights, ends[1]], num_stages))
+        counts[0] -= 1
+        counts[-1] -= 1
+        return tuple(counts)
     try:
-        return split_layers(model.num_hidden_layers, num_stages, scenario.layers, weights)
+        return split_layers(model.num_hidden_layers, num_stages, scenario.layers)
     except ScenarioError as error:
         raise ScenarioError(error.message, file=scenario.file, key=error.key) from None
 
