@@ -60,13 +60,16 @@ def bare_loop(num_processes: int, num_timeouts: int) -> None:
 
 
 def best_of_each(functions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Shortest time of each function, taken in turn so that all see the same state of the machine."""
+    """Least processor seconds of each function, taken in turn so that all see the same machine.
+
+    Processor time, for on a busy machine a long function is interrupted more often than a short one.
+    """
     best = dict.fromkeys(functions, float("inf"))
     for _ in range(rounds):
         for name, function in functions.items():
-            begin = time.perf_counter()
+            begin = time.process_time()
             function()
-            best[name] = min(best[name], time.perf_counter() - begin)
+            best[name] = min(best[name], time.process_time() - begin)
     return best
 
 
@@ -106,7 +109,7 @@ def test_time_grows_linearly_in_actions(benchmark: Any) -> None:
     )
     row_s = {m: best[str(m)] / num_rows(p, m) for m in MICROBATCHES}
     benchmark.extra_info |= {"row_s": row_s}
-    assert max(row_s.values()) < 1.6 * min(row_s.values())
+    assert max(row_s.values()) < 1.4 * min(row_s.values())
 
 
 def test_memory_grows_linearly_in_actions(benchmark: Any) -> None:
