@@ -11,6 +11,7 @@ ALL = list_presets()
 ALWAYS = [
     "a100-sxm-80", "h100-sxm", "h200-sxm", "b200-sxm", "mi300x", "nvlink3", "nvlink4", "ib-hdr", "ib-ndr",
     "gpt3-175b", "llama3-8b", "llama3-70b", "llama3-405b", "bloom-176b",
+    "dgx-a100", "dgx-h100", "hgx-b200", "gb200-nvl72", "pcie-ethernet", "tpu-v5p-slice",
 ]  # fmt: skip
 
 
@@ -32,6 +33,10 @@ def scenario_with(preset: Preset):
             mapping["model"] = preset.name
         case "efficiency":
             mapping["efficiency"] = preset.name
+        case "machines":
+            mapping["cluster"] = {"machine": preset.name, "num_nodes": 1}
+            num_gpus = preset.fields["gpus_per_node"]
+            mapping["batch"] = {"global": num_gpus // 2}
     return scenario_from_mapping(mapping)
 
 
@@ -40,6 +45,11 @@ def test_every_preset_resolves_and_says_where_it_is_from(preset: Preset) -> None
     scenario = scenario_with(preset)
     assert preset.source
     assert preset.date
+    if preset.kind == "machines":
+        assert scenario.cluster.gpus_per_node == preset.fields["gpus_per_node"]
+        assert scenario.cluster.accelerator.name == preset.fields["accelerator"]
+        assert scenario.echo["cluster.machine"] == preset.name
+        return
     named = {
         "accelerators": scenario.cluster.accelerator,
         "links": scenario.cluster.inter_node,

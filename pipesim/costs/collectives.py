@@ -21,6 +21,8 @@ _SWITCH_NET_HOP_S = 20.9e-6
 _SWITCH_TREE_RATE = 0.85
 """Of a ring over several nodes: on four nodes of H200, NVLSTree was measured 15 % slower than the ring that
 NCCL chose (stas00/ml-engineering)."""
+_MOST_NODES_WITHOUT_TREES = 4
+"""So far rings were seen at every size: 4 nodes of H200 and of B200 take the latency of all their steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ class Group:
         num_steps = max(1, self.num_members - 1)
         num_inter = self.num_nodes - 1
         latency_s = num_inter * self.inter_hop_s + (num_steps - num_inter) * self.intra_hop_s
-        found = (self._tree(), self._two_level() if algorithm == "two-level" else None, self._in_switches())
+        found = (self._tree(algorithm), self._two_level(algorithm), self._in_switches(algorithm))
         return Ring(
             num_members=self.num_members,
             bytes_per_s=self.ring_bytes_per_s,
@@ -83,32 +85,38 @@ class Group:
             algorithm=algorithm,
         )
 
-    def _tree(self) -> Shortcut | None:
+    @property
+    def _takes_trees(self) -> bool:
+        return self.num_nodes > _MOST_NODES_WITHOUT_TREES
+
+    def _tree(self, algorithm: Algorithm | None) -> Shortcut | None:
         """Double binary tree over the nodes, a chain inside each; all bytes go up and down."""
-        if self.num_nodes == 1:
+        if self.num_nodes == 1 or not (self._takes_trees or algorithm == "tree"):
             return None
         latency_s = (self.members_per_node - 1) * _TREE_HOP_S
         latency_s += math.log2(self.num_nodes) * max(_TREE_NET_HOP_S, self.inter_hop_s)
         share = (self.num_members - 1) / self.num_members
         return Shortcut("tree", BASE_LATENCY_S + 2 * latency_s, share * _TREE_RATE * self.ring_bytes_per_s)
 
-    def _two_level(self) -> Shortcut | None:
+    def _two_level(self, algorithm: Algorithm | None) -> Shortcut | None:
         """Reduce-scatter in the nodes, all-reduce of the shares between them, all-gather, one by one.
 
         Not an algorithm of NCCL, so that it runs only where it is asked for.
         """
         g, k = self.members_per_node, self.num_nodes
-        if k == 1:
+        if k == 1 or algorithm != "two-level":
             return None
         latency_s = 2 * ((g - 1) * self.intra_hop_s + (k - 1) * self.inter_hop_s)
         seconds_per_byte = (g - 1) / g / self.intra_bytes_per_s + (k - 1) / k / self.inter_bytes_per_s
         share = (self.num_members - 1) / self.num_members
         return Shortcut("two-level", BASE_LATENCY_S + latency_s, share / seconds_per_byte)
 
-    def _in_switches(self) -> Shortcut | None:
+    def _in_switches(self, algorithm: Algorithm | None) -> Shortcut | None:
         """NVLS in one node; over several, with a tree between the nodes."""
         switches = self.switches
         if switches is None or self.members_per_node < switches.min_members:
+            return None
+        if self.num_nodes > 1 and not (self._takes_trees or algorithm == "in-network"):
             return None
         latency_s, rate = BASE_LATENCY_S + switches.latency_s, switches.bytes_per_s
         if self.num_nodes > 1:

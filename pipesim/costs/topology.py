@@ -110,7 +110,7 @@ def fabric(cluster: Cluster, parallel: Parallel) -> Fabric:
             nic_latency_s=cluster.inter_node.p2p_latency_s,
             nics_per_node=cluster.nics_per_node,
             paired=cluster.paired,
-            nodes_per_switch=cluster.nodes_per_switch,
+            nodes_per_switch=cluster.nodes_per_switch if cluster.blocks else None,
             oversubscription=cluster.oversubscription,
             rails=cluster.rails,
         ),

@@ -34,7 +34,7 @@ def expand(mapping: Mapping[str, Any], *, directory: Path, echo: dict[str, str])
     Returns
     -------
     dict
-        A new mapping without ``preset`` and ``hf`` keys.
+        A new mapping without ``preset``, ``hf`` and ``machine`` keys.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def _model(value: Any, directory: Path, echo: dict[str, str]) -> Any:
 
 
 def _cluster(value: dict[str, Any], echo: dict[str, str]) -> dict[str, Any]:
-    cluster = dict(value)
+    cluster = _machine(value, echo)
     for key, kind in CLUSTER_PRESETS.items():
         if key in cluster:
             cluster[key] = _preset(cluster[key], kind, f"cluster.{key}")
@@ -81,6 +81,21 @@ def _cluster(value: dict[str, Any], echo: dict[str, str]) -> dict[str, Any]:
             cluster["intra_node"] = _preset(usual, "links", "cluster.accelerator.intra_node")
             echo["cluster.intra_node"] = f"{usual} (not stated; usual for {accelerator.get('name')})"
     return cluster
+
+
+def _machine(value: dict[str, Any], echo: dict[str, str]) -> dict[str, Any]:
+    """Lay the user's fields over those of the machine that they name."""
+    own = {key: item for key, item in value.items() if key != "machine"}
+    if "machine" not in value:
+        return own
+    name = value["machine"]
+    if not isinstance(name, str):
+        raise ScenarioError(f"found {name!r}; the name of a machine is needed", key="cluster.machine")
+    preset = get_preset("machines", name, key="cluster.machine")
+    changed = f"; stated anew: {', '.join(sorted(own.keys() & preset.fields.keys()))}"
+    echo["cluster.machine"] = preset.name + (changed if own.keys() & preset.fields.keys() else "")
+    fields = {key: item for key, item in preset.fields.items() if key not in ("source", "date", "notes")}
+    return fields | own
 
 
 def _efficiency(value: Any, cluster: Any, echo: dict[str, str]) -> Any:

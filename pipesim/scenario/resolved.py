@@ -146,7 +146,12 @@ class Cluster:
     @property
     def plain(self) -> bool:
         """Whether every device has a whole port and a whole card, and no switch blocks."""
-        return not self.paired and self.nics_per_node == self.gpus_per_node and self.nodes_per_switch is None
+        return not self.paired and self.nics_per_node == self.gpus_per_node and not self.blocks
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the nodes of a leaf switch can send more than its up-links carry."""
+        return self.nodes_per_switch is not None and self.oversubscription > 1
 
     def __post_init__(self) -> None:
         if not self.nics_per_node:

@@ -148,6 +148,8 @@ class LinkKeys(Keys):
 class ClusterKeys(Keys):
     """``cluster:``."""
 
+    references = ("machine",)
+
     accelerator: AcceleratorKeys = Field(description="a preset's name (`pipesim presets`) or its fields")
     num_nodes: Count = Field(description="number of nodes")
     gpus_per_node: Count = Field(8, description="devices of one node")

@@ -12,7 +12,7 @@ from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import parse_yaml
 from pipesim.scenario.nearest import did_you_mean
 
-Kind = Literal["accelerators", "links", "models", "efficiency"]
+Kind = Literal["accelerators", "links", "models", "efficiency", "machines"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
