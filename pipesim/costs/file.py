@@ -18,6 +18,7 @@ from typing import Any, get_args
 import numpy as np
 import yaml
 
+from pipesim.costs.host import HostCost
 from pipesim.costs.network import Algorithm, LinkCost, Number, PointToPoint, Ring, Shortcut
 from pipesim.costs.table import Array, CostTable, GradientCollective
 from pipesim.errors import ScenarioError
@@ -49,14 +50,18 @@ _PARTS = ("forward_parts_s", "backward_parts_s")
 _COLLECTIVES: tuple[GradientCollective, ...] = get_args(GradientCollective)
 _OPTIONAL_ARRAYS = ("overlapped_pair_s", "expert_share")
 _RINGS = ("gradient_ring", "expert_ring")
+_EVIDENCE = "calibration"
 _NAMES = [item.name for item in fields(CostTable) if item.name != "fabric"]
 """A file holds what ranks and links cost, not the cluster that they were worked out for."""
 
 
-def write_cost_table(table: CostTable, path: str | Path) -> None:
+def write_cost_table(
+    table: CostTable, path: str | Path, *, evidence: Mapping[str, Any] | None = None
+) -> None:
     """Write a cost table; a name that ends in ``.json`` gives JSON, any other YAML.
 
-    The file appears whole or not at all.
+    The file appears whole or not at all. `evidence` is plain data on how the numbers were found; it is kept
+    under ``calibration``, and readers of the costs pass over it.
 
     Raises
     ------
@@ -68,6 +73,8 @@ def write_cost_table(table: CostTable, path: str | Path) -> None:
         value = getattr(table, name)
         if value is not None:
             content[name] = _plain(value)
+    if evidence is not None:
+        content[_EVIDENCE] = _plain(evidence)
     path = Path(path)
     if path.suffix == ".json":
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
@@ -89,11 +96,11 @@ def _plain(value: Any) -> Any:
         return [_plain(entry) for entry in value.tolist()]
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return [_plain(entry) for entry in value]
     if isinstance(value, Ring):
         return {name: _plain(entry) for name in Ring.__slots__ if (entry := getattr(value, name)) is not None}
-    if isinstance(value, (LinkCost, PointToPoint, Shortcut)):
+    if isinstance(value, (HostCost, LinkCost, PointToPoint, Shortcut)):
         return {item.name: _plain(getattr(value, item.name)) for item in fields(value)}
     return value
 
@@ -111,6 +118,7 @@ def read_cost_table(path: str | Path) -> CostTable:
         value.
     """
     content = read_yaml_mapping(path)
+    content.pop(_EVIDENCE, None)
     source = _Source(str(path), exact=_has_text_number(content))
     if content.pop("format", None) != FORMAT:
         raise source.error("format", f"is not a cost table; its first line must be 'format: {FORMAT}'")
@@ -157,6 +165,8 @@ def read_cost_table(path: str | Path) -> CostTable:
     for key in _RINGS:
         if content.get(key) is not None:
             values[key] = source.ring(content[key], key)
+    if content.get("host") is not None:
+        values["host"] = source.host(content["host"])
     values["point_to_point"] = source.point_to_point(content["point_to_point"])
     provenance = source.mapping(content.get("provenance", {}), "provenance")
     values["provenance"] = {key: str(words) for key, words in provenance.items()}
@@ -260,6 +270,11 @@ class _Source:
             num_blocks=self.count(links.get("num_blocks", 1), f"{key}.num_blocks"),
             num_ranks=self.count(links.get("num_ranks", 1), f"{key}.num_ranks"),
         )
+
+    def host(self, value: Any) -> HostCost:
+        names = ("per_message_s", "per_byte_s", "per_action_s")
+        host = self.mapping(value, "host", (), names)
+        return HostCost(**{name: self.number(host.get(name, 0), f"host.{name}") for name in names})
 
     def ring(self, value: Any, key: str) -> Ring:
         needed = ("num_members", "bytes_per_s", "step_latency_s", "base_latency_s")

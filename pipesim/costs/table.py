@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.actions import Op
+from pipesim.costs.host import HostCost
 from pipesim.costs.network import (
     Collective,
     LinkCost,
@@ -46,6 +47,8 @@ class CostTable:
         Message that leaves a stage forward; 0 for the last. The gradient that returns has the same size.
     point_to_point : PointToPoint
         Links between ranks.
+    host : HostCost, optional
+        What ranks spend between computations; None: nothing.
     gradient_bytes : Array
         Gradients that a stage holds and, over data-parallel replicas, reduces.
     gradient_ring : Ring, optional
@@ -98,6 +101,7 @@ class CostTable:
     activation_bytes: Array
     working_bytes: Array
     overlapped_pair_s: Array | None = None
+    host: HostCost | None = None
     gradient_ring: Ring | None = None
     gradient_collective: GradientCollective = "all_reduce"
     expert_share: Array | None = None

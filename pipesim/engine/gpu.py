@@ -23,6 +23,7 @@ from pipesim.engine.program import (
 )
 
 COMPUTES = (COMPUTE, PAIR_END)
+BEGINS = (COMPUTE, PAIR_START)
 Process = Generator[simpy.Event, Any, None]
 
 
@@ -43,6 +44,8 @@ class Gpu:
         All ranks of all replicas: the optimizer waits for the norm of every gradient.
     start_s, end_s : list
         Filled in, by row; the rows of transfers are left to their messages.
+    gap_s : number
+        From the end of a computation to the earliest start of the next.
     """
 
     def __init__(
@@ -55,6 +58,7 @@ class Gpu:
         optimizer_barrier: Collective,
         start_s: list[Any],
         end_s: list[Any],
+        gap_s: Any = 0,
     ) -> None:
         self.clock = clock
         self.program = program
@@ -64,6 +68,7 @@ class Gpu:
         self.optimizer_barrier = optimizer_barrier
         self.start_s = start_s
         self.end_s = end_s
+        self.gap_s = gap_s
         self.at: int | None = self.rows.start
         """The row it is at, or None when it is done."""
 
@@ -76,7 +81,13 @@ class Gpu:
         start_s, end_s, now_s = self.start_s, self.end_s, self.clock.now
         rows = slice(self.rows.start, self.rows.stop)
         columns = (self.program.kind[rows], self.program.message[rows], self.program.duration_s[rows])
+        send_s, gap_s, began = self.program.send_s, self.gap_s, False
         for row, kind, message, duration_s in zip(self.rows, *columns, strict=True):
+            if gap_s and kind in BEGINS:
+                if began:
+                    yield timeout(gap_s)
+                    now_s = clock.now
+                began = True
             if kind in COMPUTES:
                 if message == NO_MESSAGE or ((at_s := arrived_s[message]) is not None and at_s <= now_s):
                     start_s[row] = now_s
@@ -93,6 +104,9 @@ class Gpu:
                 if sends_block:
                     yield mail.after(message)
                     now_s = clock.now
+                elif send_s[message]:
+                    yield timeout(send_s[message])
+                    now_s = clock.now
             elif kind == PAIR_START:
                 if message != NO_MESSAGE and ((at_s := arrived_s[message]) is None or at_s > now_s):
                     yield mail.after(message)
@@ -106,6 +120,7 @@ class Gpu:
         """Transfers between two computations go together, and the compute stream waits for all of them."""
         kind, clock, mail = self.program.kind, self.clock, self.mail
         together: list[int] = []
+        began = False
         for row in self.rows:
             self.at = row
             if kind[row] == SEND or kind[row] == RECEIVE:
@@ -117,6 +132,10 @@ class Gpu:
                 if mail.arrived_s[message] is None or mail.arrived_s[message] > clock.now:
                     yield mail.after(message)
             together.clear()
+            if self.gap_s and kind[row] in BEGINS:
+                if began:
+                    yield clock.timeout(self.gap_s)
+                began = True
             self.start_s[row] = clock.now
             if kind[row] == STEP_END:
                 yield from self._end_step(row)

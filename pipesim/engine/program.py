@@ -27,6 +27,8 @@ class Program:
     message: list[int]
     """The message that a row sends, receives or, as a computation, waits for."""
     message_bytes: list[Any]
+    send_s: list[Any]
+    """How long each message holds up its sender."""
     route: list[int]
     """The link that each message takes."""
     link_ranks: list[tuple[int, int]]
@@ -35,19 +37,28 @@ class Program:
     receive_row: npt.NDArray[np.intp]
 
 
-def prepare(schedule: Schedule, costs: CostTable) -> Program:
-    """Lay costs and messages along the rows of a lowered schedule; see `pipesim.graph.lower`."""
+def prepare(schedule: Schedule, costs: CostTable, durations: npt.NDArray[Any] | None = None) -> Program:
+    """Lay costs and messages along the rows of a lowered schedule; see `pipesim.graph.lower`.
+
+    `durations`, shape (rows,), takes the place of what the costs say; see `pipesim.engine.simulate`.
+    """
+    if durations is None:
+        durations = _durations(schedule, costs)
+    elif len(durations) != len(schedule.op):
+        raise ValueError(f"{len(durations)} durations for {len(schedule.op)} rows")
     message, send_row, receive_row = _match_messages(schedule)
     boundary = schedule.stage[send_row] - (schedule.op[send_row] == Op.SEND_B)
     rank = schedule.rank
+    nbytes = message_bytes(schedule, costs)[boundary].tolist()
     ends = rank[send_row] * schedule.num_ranks + rank[receive_row]
     links, route = np.unique(ends, return_inverse=True)
     return Program(
         schedule=schedule,
         kind=_kinds(schedule).tolist(),
-        duration_s=_durations(schedule, costs).tolist(),
+        duration_s=durations.tolist(),
         message=message.tolist(),
-        message_bytes=message_bytes(schedule, costs)[boundary].tolist(),
+        message_bytes=nbytes,
+        send_s=[0] * len(nbytes) if costs.host is None else [costs.host.send_s(n) for n in nbytes],
         route=route.tolist(),
         link_ranks=[divmod(link, schedule.num_ranks) for link in links.tolist()],
         send_row=send_row,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from pipesim.actions import Op, Schedule
 from pipesim.costs import CostTable
@@ -28,6 +29,7 @@ def simulate(
     p2p: P2pMode = "overlapped",
     network: NetworkMode = "fair",
     num_replicas: int = 1,
+    durations: npt.NDArray[Any] | None = None,
 ) -> Timeline:
     """Simulate one step.
 
@@ -46,6 +48,9 @@ def simulate(
         Replicas of the pipeline to simulate one by one. Alike replicas behave alike, so one can stand for
         all: the cost of synchronising gradients comes from the cost table, not from this number, and what one
         sends loads the wires as if all did.
+    durations : array, shape (rows,), optional
+        Seconds of each row in place of what the costs say, both rows of an overlapped pair holding the
+        pair's: how a measured step is replayed. Rows of transfers and reductions are not read.
 
     Returns
     -------
@@ -61,12 +66,13 @@ def simulate(
         can go first.
     """
     clock = Clock()
-    program = prepare(schedule, costs)
+    program = prepare(schedule, costs, durations)
     wires = Wires(clock, program, costs, num_replicas, network)
     reductions = _reductions(clock, wires, num_replicas)
     barrier = Collective(clock, num_replicas * schedule.num_ranks, 0)
+    gap_s = 0 if costs.host is None else costs.host.per_action_s
     replicas = [
-        _Replica(clock, program, wires.links(program, replica), reductions, barrier, p2p)
+        _Replica(clock, program, wires.links(program, replica), reductions, barrier, p2p, gap_s)
         for replica in range(num_replicas)
     ]
     clock.run()
@@ -95,13 +101,14 @@ class _Replica:
         reductions: dict[int, Collective],
         barrier: Collective,
         p2p: P2pMode,
+        gap_s: Any,
     ) -> None:
         self.program = program
         self.start_s: list[Any] = [0] * len(program.kind)
         self.end_s: list[Any] = [0] * len(program.kind)
         self.mail = Mail(clock, links, program.route, program.message_bytes)
         self.gpus = [
-            Gpu(clock, program, rank, self.mail, reductions, barrier, self.start_s, self.end_s)
+            Gpu(clock, program, rank, self.mail, reductions, barrier, self.start_s, self.end_s, gap_s)
             for rank in range(program.schedule.num_ranks)
         ]
         for gpu in self.gpus:

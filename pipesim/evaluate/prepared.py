@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from pipesim.actions import BoolArray, IntArray, Schedule
 from pipesim.costs import CostTable
+from pipesim.costs.host import HostCost
 from pipesim.costs.rows import message_bytes, row_durations
 from pipesim.evaluate.spans import Spans
-from pipesim.graph import NONE, Dependencies, dependencies, linear_extension
+from pipesim.graph import Dependencies, dependencies, linear_extension
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,19 +113,30 @@ class PreparedSchedule:
             A rank goes on only when its message has arrived; the end of a row is still that of computing.
         """
         durations, delays = row_durations(self.schedule, costs), self.delays(costs)
-        if not sends_block:
+        if not sends_block and costs.host is None:
             return self.evaluate(durations, delays)
         rows = np.flatnonzero(self.needs.crosses)
+        producer = self.needs.producer[rows]
+        # How long the messages of each row hold up its rank, and with what follows until it can go on.
         sending = np.zeros(len(durations))
-        np.add.at(sending, self.needs.producer[rows], delays[rows])
+        np.add.at(sending, producer, (delays if sends_block else self._send_calls(costs))[rows])
         # A pair sends its first message before its second, which the first one's receiver need not wait for.
         first = np.flatnonzero(self.schedule.joined)
-        arrives = np.zeros(len(durations))
-        received = first[self.needs.consumer[first] != NONE]
-        arrives[self.needs.consumer[received]] = -sending[received + 1]
+        sent_later = np.zeros(len(durations))
+        sent_later[first + 1] = sending[first]
         sending[first] = sending[first + 1] = sending[first] + sending[first + 1]
-        spans = self.evaluate(durations + sending, arrives)
-        return Spans(spans.start, np.asarray(spans.end) - sending)
+        held = sending if costs.host is None else sending + float(costs.host.per_action_s)
+        arrives = np.zeros(len(durations))
+        arrives[rows] = sent_later[producer] + delays[rows] - held[producer]
+        spans = self.evaluate(durations + held, arrives)
+        return Spans(spans.start, np.asarray(spans.end) - held)
+
+    def _send_calls(self, costs: CostTable) -> npt.NDArray[Any]:
+        """Seconds that each row's message holds up its sender, shape (rows,)."""
+        nbytes = message_bytes(self.schedule, costs)
+        host = costs.host or HostCost()
+        seconds = [float(host.send_s(nbytes[boundary])) for _, _, boundary in self.messages]
+        return np.array([*seconds, 0])[self.message_of_row]
 
     def delays(self, costs: CostTable) -> npt.NDArray[Any]:
         """Seconds from a producer's end to the arrival of its message, shape (rows,); see `row_delays`."""

@@ -1,0 +1,83 @@
+"""What ranks spend between computations, and steps replayed with durations of their own."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from helpers import costs_of, makespan, random_costs, random_schedule
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipesim.actions import Op
+from pipesim.costs.file import read_cost_table, write_cost_table
+from pipesim.costs.host import HostCost
+from pipesim.costs.rows import row_durations
+from pipesim.engine import simulate
+from pipesim.errors import ScenarioError
+from pipesim.evaluate import PreparedSchedule
+from pipesim.graph import lower
+from pipesim.schedules import Shape, generate
+
+TENTH = Fraction(1, 10)
+HOST = HostCost(Fraction(1, 20), Fraction(1, 50), Fraction(1, 30))
+
+
+@pytest.mark.parametrize("sends_block", [False, True])
+@given(random=st.randoms(use_true_random=False))
+@settings(max_examples=40, deadline=None)
+def test_evaluator_and_engine_agree(sends_block, random):
+    schedule = random_schedule(random)
+    costs = random_costs(random, schedule, p2p_latency_s=TENTH, boundary_bytes=3)
+    costs = replace(costs, host=HOST)
+    mode = "send-blocking" if sends_block else "overlapped"
+    timeline = simulate(lower(schedule), costs, p2p=mode)
+    compute = timeline.select(timeline.compute)
+    spans = PreparedSchedule.of(schedule).evaluate_costs(costs, sends_block=sends_block)
+    np.testing.assert_allclose(np.asarray(spans.start), compute.start_s.astype(float), rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(spans.end), compute.end_s.astype(float), rtol=1e-12)
+
+
+def test_two_ranks_by_hand():
+    """Rank 0: F 0 to 1, its message until 1.11 (1/20 + 3/50), a gap of 1/30, then the next F."""
+    schedule = generate("gpipe", Shape(2, 1, 2))
+    costs = replace(costs_of(2, p2p_latency_s=TENTH, boundary_bytes=3), host=HOST)
+    timeline = simulate(lower(schedule), costs)
+    first = timeline.select(timeline.compute & (timeline.rank == 0))
+    assert first.start_s[1] == 1 + Fraction(11, 100) + Fraction(1, 30)
+    sends = timeline.select((timeline.rank == 0) & (timeline.op == Op.SEND_F))
+    assert (sends.start_s[0], sends.end_s[0]) == (1, 1 + TENTH)
+    blocking = simulate(lower(schedule, receive="late"), replace(costs, host=HOST), p2p="blocking")
+    first = blocking.select(blocking.compute & (blocking.rank == 0))
+    assert first.start_s[1] == 1 + TENTH + Fraction(1, 30)
+
+
+@given(random=st.randoms(use_true_random=False))
+@settings(max_examples=40, deadline=None)
+def test_stated_durations_take_the_place_of_the_costs(random):
+    schedule = random_schedule(random)
+    costs, other = random_costs(random, schedule), random_costs(random, schedule)
+    lowered = lower(schedule)
+    stated = simulate(lowered, other, durations=row_durations(lowered, costs))
+    asked = simulate(lowered, costs)
+    assert stated.start_s.tolist() == asked.start_s.tolist()
+    with pytest.raises(ValueError, match="durations for"):
+        simulate(lowered, costs, durations=np.ones(3))
+
+
+def test_costs_without_a_host_are_not_touched():
+    lowered = lower(generate("zb-v", Shape(4, 2, 8)))
+    costs = costs_of(4, 2, p2p_latency_s=TENTH)
+    nothing = replace(costs, host=HostCost())
+    assert makespan(simulate(lowered, costs)) == makespan(simulate(lowered, nothing))
+    assert makespan(simulate(lowered, costs)) < makespan(simulate(lowered, replace(costs, host=HOST)))
+
+
+def test_host_and_evidence_in_a_file(tmp_path):
+    path = tmp_path / "costs.yaml"
+    costs = replace(costs_of(2, number=float), host=HostCost(1e-5, 2e-10, 3e-6))
+    write_cost_table(costs, path, evidence={"runs": ["a.json"], "steps": 3, "residuals_s": [1e-6]})
+    assert read_cost_table(path).host == costs.host
+    path.write_text(path.read_text().replace("per_byte_s", "per_bit_s"))
+    with pytest.raises(ScenarioError, match=r"host\.per_bit_s"):
+        read_cost_table(path)
