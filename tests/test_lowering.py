@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.actions import RECEIVES, SENDS, Action, Op, Schedule
+from pipesim.errors import DeadlockError
 from pipesim.graph import lower
 from pipesim.schedules import Shape, generate
 
@@ -197,3 +198,9 @@ def test_lowering_equals_torch_op_for_op():
             assert list(map(str, body)) == list(map(str, theirs)), (schedule.name, rank)
             rest = [action.op for action in ours.actions_of(rank)[len(theirs) :]]
             assert rest == [Op.REDUCE_GRAD] * len(schedule.stages_of(rank)) + [Op.OPTIMIZER]
+
+
+def test_a_deadlock_is_said_rather_than_waited_for():
+    stuck = Schedule.from_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
+    with pytest.raises(DeadlockError, match="rank 0: at 0B0, waits for 1B0"):
+        lower(stuck)

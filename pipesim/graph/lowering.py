@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from pipesim.actions import BoolArray, IntArray, Op, Schedule
-from pipesim.graph.dependencies import NONE, Dependencies, dependencies
+from pipesim.graph.dependencies import NONE, Dependencies, dependencies, linear_extension
 
 
 def lower(schedule: Schedule, *, receive: Literal["early", "late"] = "early") -> Schedule:
@@ -27,6 +27,11 @@ def lower(schedule: Schedule, *, receive: Literal["early", "late"] = "early") ->
     -------
     Schedule
         A rank's gradients are reduced after its own last backward, stage by stage; then its optimizer runs.
+
+    Raises
+    ------
+    DeadlockError
+        With early receives, if the schedule cannot run.
     """
     needs = dependencies(schedule)
     place = _receives_early if receive == "early" else _receives_late
@@ -70,6 +75,7 @@ def _receives_early(schedule: Schedule, needs: Dependencies) -> list[list[tuple[
     done = bytearray(len(producer))
     remaining = sum(map(len, units))
     while remaining:
+        before = remaining
         for rank, order in enumerate(orders):
             if heads[rank] == len(units[rank]):
                 continue
@@ -85,6 +91,8 @@ def _receives_early(schedule: Schedule, needs: Dependencies) -> list[list[tuple[
                     orders[rank_of[consumer[row]]].append((_RECEIVE, consumer[row]))
             heads[rank] += 1
             remaining -= 1
+        if remaining == before:
+            linear_extension(schedule, needs)  # raises, and names what each rank waits for
     return orders
 
 
