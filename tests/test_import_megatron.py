@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from import_samples import DATA, written
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario import Scenario, load_scenario
 from pipesim.scenario.readers.megatron import read_megatron
-from pipesim.scenario.readers.writing import scenario_text
 
-DATA = Path(__file__).parent / "data" / "imports"
 ARGUMENTS = {
     "num-layers": 24,
     "hidden-size": 1024,
@@ -24,12 +22,6 @@ ARGUMENTS = {
     "tensor-model-parallel-size": 1,
     "pipeline-model-parallel-size": 4,
 }
-
-
-def written(imported: Any, folder: Path) -> Scenario:
-    path = folder / "scenario.yaml"
-    path.write_text(scenario_text(imported))
-    return load_scenario(path)
 
 
 def as_script(folder: Path, **arguments: Any) -> Path:
