@@ -1,0 +1,92 @@
+"""`pipesim execute`: the schedule, run for real."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from pipesim.cli import options, tables
+
+
+def execute(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a rank) or emulated (ranks sleep).")],
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="RUN.json")] = None,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+    model: Annotated[
+        str | None, typer.Option(metavar="cnn|MODULE:FACTORY", help="Instead of the scenario's transformer.")
+    ] = None,
+    replicas: Annotated[int | None, typer.Option(min=1, help="Data-parallel replicas.")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to measure.")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="Steps before them.")] = 3,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of a rank on a CPU.")] = 1,
+    trace: Annotated[Path | None, typer.Option(help="Write a trace for Chrome or Perfetto.")] = None,
+) -> None:
+    """Replay the scenario's schedule with PyTorch, one process a rank; under torchrun, its processes."""
+    from pipesim.study.execution import execute_scenario
+
+    done = execute_scenario(
+        options.read_scenario(scenario, overrides),
+        device=device,
+        model=model,
+        num_replicas=replicas,
+        num_steps=steps,
+        warmup=warmup,
+        threads_per_rank=threads,
+    )
+    if done is None:
+        return
+    if output is not None:
+        done.run.write(output)
+    if trace is not None:
+        from pipesim.traces import write_trace
+
+        write_trace(done.run.timeline, trace)
+    document = done.to_dict()
+    if as_json:
+        tables.print_json(document)
+        return
+    _print(document, done.scenario.name, output)
+
+
+def _print(document: dict[str, Any], name: str, output: Path | None) -> None:
+    console = tables.console()
+    times = np.array(document["step_times_s"])
+    low, high = np.percentile(times, (10, 90))
+    set_aside = document["num_disturbed_steps"]
+    lines = [
+        ("schedule", document["schedule"]),
+        (
+            "ranks, stages, microbatches",
+            f"{document['num_ranks']}, {document['num_stages']}, {document['num_microbatches']}",
+        ),
+        ("data-parallel replicas", str(document["num_replicas"])),
+        ("device", document["device"]),
+        ("steps, of which disturbed and set aside", f"{document['num_steps']}, {set_aside}"),
+        ("step time, median", tables.seconds(document["step_time_s"])),
+        ("step time, 10th to 90th percentile", f"{tables.seconds(low)} to {tables.seconds(high)}"),
+        ("makespan", tables.seconds(document["makespan_s"])),
+        ("bubble ratio (idle / total)", tables.percent(document["bubble_ratio"])),
+    ]
+    console.print(tables.plain_table(name, ["", "measured"], lines))
+    rows = [
+        [
+            str(rank["rank"]),
+            tables.seconds(rank["busy_s"]),
+            tables.seconds(rank["idle_s"]),
+            tables.seconds(rank["wait_s"]),
+            tables.amount(rank["peak_activation_bytes"]),
+        ]
+        for rank in document["ranks"]
+    ]
+    console.print(
+        tables.plain_table("", ["rank", "busy", "idle", "waited for input", "peak activations"], rows)
+    )
+    if set_aside == document["num_steps"]:
+        console.print("warning: other work on this machine disturbed every step; none could be set aside")
+    if output is not None:
+        console.print(f"{output}: {document['num_steps']} steps on {document['environment']['processor']}")
