@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pipesim.cli import options, tables
+from pipesim.cli.sweep import plot_table
 from pipesim.scenario import load_scenario
 from pipesim.study import bubble_curves, compare, simulate_scenario
 
@@ -15,6 +16,8 @@ app = typer.Typer(help="Draw one picture, PNG or SVG.", no_args_is_help=True, ri
 
 File = Annotated[Path, typer.Argument(metavar="SCENARIO")]
 Output = Annotated[Path, typer.Option("-o", "--output", help="PNG or SVG.")]
+
+app.command("sweep")(plot_table)
 
 
 @app.command()

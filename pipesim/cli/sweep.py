@@ -1,0 +1,123 @@
+"""`pipesim sweep`: many runs of one scenario, one row a run."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from pipesim.cli import options, tables
+from pipesim.errors import ScenarioError
+from pipesim.scenario import apply_overrides, read_yaml_mapping
+from pipesim.study.fast import Evaluator
+from pipesim.study.grid import axis_of, parse_axis
+from pipesim.study.pool import dask_executor
+from pipesim.study.sweep import Sweep, SweepReport, run_sweep
+
+_NUM_NAMED = 20
+_KINDS = "bubble-microbatches, pipeline-tensor, pipeline-data, weak-scaling, memory-stage, network"
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Processes; 1: none beside this one. By default one a core.")
+]
+Dask = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Scheduler of a Dask cluster, such as tcp://host:8786.")
+]
+
+
+def sweep(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Table: .csv or .parquet.")],
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUES", help="A dotted key and its values, as batch.micro=1,2,4 or A,B=1:2,2:4."
+        ),
+    ] = None,
+    schedules: options.Schedules = None,
+    overrides: options.Overrides = None,
+    workers: Workers = None,
+    dask: Dask = None,
+    engine: Annotated[bool, typer.Option("--engine", help="Time every row with the engine.")] = False,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Time every row compiled, as if nothing shared a wire.")
+    ] = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Run a grid of scenarios, one row a run; goes on where an interrupted sweep stopped."""
+    if engine and compiled:
+        raise ScenarioError("--engine and --compiled exclude each other")
+    if workers is not None and dask is not None:
+        raise ScenarioError("--workers and --dask exclude each other")
+    axes = [parse_axis(text) for text in vary or []]
+    if names := options.parse_names(schedules):
+        axes.append(axis_of("schedule", names))
+    evaluator: Evaluator | None = "engine" if engine else "compiled" if compiled else None
+    mapping = apply_overrides(read_yaml_mapping(scenario), overrides or ())
+    asked = Sweep(mapping, tuple(axes), str(scenario), evaluator)
+    with executor_for(dask) as executor, counting_bar("sweeping", quiet=as_json) as progress:
+        report = run_sweep(asked, output, num_workers=workers, executor=executor, progress=progress)
+    if as_json:
+        tables.print_json(_document(report, output))
+        return
+    _print(report, output)
+
+
+def plot_table(
+    table: Annotated[Path, typer.Argument(metavar="FILE", help="What `pipesim sweep` wrote.")],
+    kind: Annotated[str, typer.Option(help=_KINDS)],
+    output: Annotated[Path, typer.Option("-o", "--output", help="PNG or SVG.")],
+) -> None:
+    """One picture of the field from the table of a sweep."""
+    from pipesim.plots.sweep import plot_sweep, read_sweep
+
+    plot_sweep(read_sweep(table), kind, table.stem, output)
+
+
+def executor_for(dask: str | None) -> AbstractContextManager[Executor | None]:
+    """Connect to the Dask cluster, if one is asked for."""
+    return nullcontext() if dask is None else dask_executor(dask)
+
+
+@contextmanager
+def counting_bar(words: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """Show on standard error how far it is; the block gets a function that is told (done, total)."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(words, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _print(report: SweepReport, output: Path) -> None:
+    console = tables.console()
+    num_failed = len(report.failed)
+    before = f", {report.num_resumed} of them from the interrupted sweep before"
+    resumed = before if report.num_resumed else ""
+    console.print(f"{output}: {len(report.rows)} rows{resumed}; {num_failed} failed")
+    used = Counter(row["evaluator"] for row in report.rows if row["status"] == "ok")
+    for evaluator, count in sorted(used.items()):
+        console.print(f"timed by the {'engine' if evaluator == 'engine' else 'compiled evaluator'}: {count}")
+    for row in report.failed[:_NUM_NAMED]:
+        console.print(f"failed: row {row['row']}: {row['reason']}")
+    if num_failed > _NUM_NAMED:
+        console.print(f"... and {num_failed - _NUM_NAMED} more; see the column 'reason'")
+
+
+def _document(report: SweepReport, output: Path) -> dict[str, object]:
+    return {
+        "file": str(output),
+        "num_rows": len(report.rows),
+        "num_resumed": report.num_resumed,
+        "failed": [{"row": row["row"], "reason": row["reason"]} for row in report.failed],
+        "rows": list(report.rows),
+    }

@@ -1,0 +1,112 @@
+"""What a sweep varies: ``KEY=VALUES``, and the rows that several of them span."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pipesim.errors import ScenarioError
+from pipesim.scenario import parse_override
+
+_OPEN, _CLOSE, _QUOTES = "[{(", "]})", "\"'"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Keys that take their values together.
+
+    Parameters
+    ----------
+    keys : tuple of str
+        Dotted paths into the scenario.
+    values : tuple of tuple of str
+        YAML texts, one of each key.
+    """
+
+    keys: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+
+
+def parse_axis(text: str) -> Axis:
+    """Read ``parallel.tensor=1,2,4`` or, for keys that change together, ``A,B=1:2,2:4``.
+
+    Values are parted by commas outside brackets and quotes; brackets around all of them may be written.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no ``=``, a key or value is empty, a value occurs twice, or their numbers differ.
+    """
+    left, equals, right = text.partition("=")
+    keys = tuple(key.strip() for key in left.split(","))
+    if not equals or not all(keys):
+        raise _error(text, "must have the form KEY=VALUE,VALUE,... with a dotted KEY")
+    listed = right.strip()
+    if listed.startswith("[") and listed.endswith("]") and len(_split(listed, ",")) == 1:
+        listed = listed[1:-1]
+    entries = _split(listed, ",")
+    groups = [tuple(_split(entry, ":")) if len(keys) > 1 else (entry,) for entry in entries]
+    for group in groups:
+        if not all(group):
+            raise _error(text, "has an empty value; needed: KEY=VALUE,VALUE,... with at least one value")
+        if len(group) != len(keys):
+            raise _error(text, f"{':'.join(group)!r} has {len(group)} values for {len(keys)} keys")
+        for key, value in zip(keys, group, strict=True):
+            parse_override(f"{key}={value}")
+    for group in groups:
+        if groups.count(group) > 1:
+            raise _error(text, f"{':'.join(group)} occurs twice")
+    return Axis(keys, tuple(groups))
+
+
+def grid(axes: Sequence[Axis]) -> list[tuple[str, ...]]:
+    """List the overrides ``KEY=VALUE`` of each row; the first axis changes slowest.
+
+    Raises
+    ------
+    ScenarioError
+        If nothing varies, or two axes have a key in common.
+    """
+    if not axes:
+        raise ScenarioError("needed at least once: KEY=VALUE,VALUE,...", key="--vary")
+    keys = [key for axis in axes for key in axis.keys]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ScenarioError(f"{key} is varied twice", key="--vary")
+    return [
+        tuple(
+            f"{key}={value}"
+            for axis, group in zip(axes, point, strict=True)
+            for key, value in zip(axis.keys, group, strict=True)
+        )
+        for point in itertools.product(*(axis.values for axis in axes))
+    ]
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """Split outside brackets and quotes, and strip."""
+    parts, depth, quote = [""], 0, ""
+    for character in text:
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in _QUOTES:
+            quote = character
+        elif character in _OPEN:
+            depth += 1
+        elif character in _CLOSE:
+            depth -= 1
+        elif character == separator and depth == 0:
+            parts.append("")
+            continue
+        parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def axis_of(key: str, values: Iterable[str]) -> Axis:
+    """Vary one key."""
+    return Axis((key,), tuple((value,) for value in values))
+
+
+def _error(text: str, message: str) -> ScenarioError:
+    return ScenarioError(message, key=f"--vary {text}")

@@ -1,0 +1,113 @@
+"""The journal of a sweep: one line a finished row, so that an interrupted sweep goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pipesim.errors import ScenarioError
+
+_KIND = "pipesim sweep"
+_NO_JOURNAL = "is not the journal of a sweep; choose another output"
+
+
+class Journal:
+    """Rows of one sweep, on disk as soon as they are known.
+
+    Parameters
+    ----------
+    path : Path
+        The file; a new one is begun where there is none.
+    digest : str
+        Of all that decides the rows; a journal with another one is refused.
+    num_rows : int
+        Rows of the whole sweep.
+
+    Raises
+    ------
+    ScenarioError
+        If the file is no journal, belongs to another sweep, is damaged, or cannot be written.
+    """
+
+    def __init__(self, path: Path, digest: str, num_rows: int) -> None:
+        self.path = path
+        self.rows: dict[int, dict[str, Any]] = {}
+        header = {"journal": _KIND, "digest": digest, "num_rows": num_rows}
+        whole_bytes = self._read(header) if path.exists() else 0
+        try:
+            self._stream = path.open("r+b" if whole_bytes else "wb")
+        except OSError as error:
+            raise ScenarioError(f"cannot be written: {error.strerror}", file=str(path)) from None
+        # A row that was being written when the sweep was stopped is run again.
+        self._stream.truncate(whole_bytes)
+        self._stream.seek(whole_bytes)
+        if not whole_bytes:
+            self._write(header)
+
+    def append(self, index: int, row: dict[str, Any]) -> None:
+        """Keep a row."""
+        self.rows[index] = row
+        self._write({"row": index, "values": row})
+
+    def remove(self) -> None:
+        """Delete the file: the sweep is complete and written elsewhere."""
+        self._stream.close()
+        self.path.unlink()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stream.close()
+
+    def _write(self, entry: dict[str, Any]) -> None:
+        self._stream.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
+        self._stream.flush()
+
+    def _read(self, header: dict[str, Any]) -> int:
+        """Take over the rows of a file and return its length up to the last whole line."""
+        try:
+            content = self.path.read_bytes()
+        except OSError as error:
+            raise ScenarioError(f"cannot be read: {error.strerror}", file=str(self.path)) from None
+        *lines, _ = content.split(b"\n")
+        if not lines:
+            if content and not _first_line(header).startswith(content):
+                raise self._damaged(1)
+            return 0
+        entries = [self._parse(number, line) for number, line in enumerate(lines, start=1)]
+        if entries[0].get("journal") != _KIND:
+            raise self._damaged(1)
+        if entries[0] != header:
+            raise ScenarioError(
+                "was begun by another sweep (other scenario, values, evaluator or version); finish "
+                "that one, remove the file, or choose another output",
+                file=str(self.path),
+            )
+        for number, entry in enumerate(entries[1:], start=2):
+            index, values = entry.get("row"), entry.get("values")
+            if type(index) is not int or not 0 <= index < header["num_rows"] or not isinstance(values, dict):
+                raise self._damaged(number)
+            self.rows[index] = values
+        return sum(len(line) + 1 for line in lines)
+
+    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            raise self._damaged(number) from None
+        if not isinstance(entry, dict):
+            raise self._damaged(number)
+        return entry
+
+    def _damaged(self, number: int) -> ScenarioError:
+        message = f"line {number} is damaged; remove the file to start anew"
+        return ScenarioError(message if number > 1 else _NO_JOURNAL, file=str(self.path))
+
+
+def _first_line(header: dict[str, Any]) -> bytes:
+    return json.dumps(header, allow_nan=False).encode()

@@ -1,0 +1,180 @@
+"""Many calls of one function: in this process, in others, or on any executor; a dead worker loses nothing."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pipesim.errors import ExecutionError, ScenarioError
+
+Task = TypeVar("Task")
+Value = TypeVar("Value")
+
+_MAX_AHEAD = 1000
+"""Tasks handed to an executor whose size is unknown before one is done."""
+LOST = "ended its worker process twice (out of memory, or killed from outside)"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[Task, Value]):
+    """What became of a task: a value, or the reason why its worker died each time."""
+
+    task: Task
+    value: Value | None = None
+    lost: str | None = None
+
+
+def num_workers_for(num_tasks: int, *, tasks_each: int) -> int:
+    """Choose processes: one a core, but none for fewer than `tasks_each` tasks."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, num_tasks // tasks_each))
+
+
+def run_tasks(
+    function: Callable[[Task], Value],
+    tasks: Sequence[Task],
+    *,
+    num_workers: int = 1,
+    executor: Executor | None = None,
+) -> Iterator[Outcome[Task, Value]]:
+    """Call a function for every task and yield the outcomes as they come.
+
+    Parameters
+    ----------
+    function : Callable
+        Importable by name, for other processes load it so.
+    tasks : sequence
+        Arguments, one a call.
+    num_workers : int
+        Processes; with 1 the calls run in this one. Where a process dies, the tasks that were under way run
+        again, each in a process of its own; one whose process dies again is lost.
+    executor : concurrent.futures.Executor, optional
+        Used in place of processes, and not shut down. What happens when its workers die is its own affair.
+
+    Raises
+    ------
+    ExecutionError
+        If processes cannot start, or the executor breaks.
+    """
+    if executor is not None:
+        yield from _on_executor(function, tasks, executor)
+    elif num_workers == 1:
+        for task in tasks:
+            yield Outcome(task, function(task))
+    else:
+        yield from _in_processes(function, tasks, num_workers)
+
+
+def _in_processes(
+    function: Callable[[Task], Value], tasks: Sequence[Task], num_workers: int
+) -> Iterator[Outcome[Task, Value]]:
+    queue = deque(tasks)
+    while queue:
+        suspects = yield from _until_crash(function, queue, num_workers)
+        for suspect in suspects:
+            if (yield from _until_crash(function, deque([suspect]), 1)):
+                yield Outcome(suspect, lost=LOST)
+
+
+def _until_crash(
+    function: Callable[[Task], Value], queue: deque[Task], num_workers: int
+) -> Generator[Outcome[Task, Value], None, list[Task]]:
+    """Work the queue off with new processes; return the tasks that were under way when one of them died."""
+    with _processes(num_workers) as executor:
+        running: dict[Future[Value], Task] = {}
+        crashed: list[Task] = []
+        while (queue or running) and not crashed:
+            while queue and len(running) < num_workers:
+                try:
+                    running[executor.submit(function, queue[0])] = queue[0]
+                except BrokenExecutor:
+                    break
+                queue.popleft()
+            if not running:
+                return []
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                task = running.pop(future)
+                try:
+                    value = future.result()
+                except BrokenExecutor:
+                    crashed.append(task)
+                else:
+                    yield Outcome(task, value)
+        return crashed + list(running.values())
+
+
+@contextmanager
+def _processes(num_workers: int) -> Iterator[ProcessPoolExecutor]:
+    """Start processes afresh, so that nothing of this one's threads and locks is copied."""
+    executor = ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        try:
+            executor.submit(os.getpid).result()
+        except BrokenExecutor:
+            raise ExecutionError(
+                "worker processes do not start; a script that starts some needs its work under "
+                "if __name__ == '__main__':"
+            ) from None
+        yield executor
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _on_executor(
+    function: Callable[[Task], Value], tasks: Sequence[Task], executor: Executor
+) -> Iterator[Outcome[Task, Value]]:
+    queue = deque(tasks)
+    running: dict[Future[Value], Task] = {}
+    try:
+        while queue or running:
+            while queue and len(running) < _MAX_AHEAD:
+                running[executor.submit(function, queue[0])] = queue[0]
+                queue.popleft()
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                task = running.pop(future)
+                try:
+                    value = future.result()
+                except Exception as error:
+                    if type(error).__name__ != "KilledWorker":
+                        raise
+                    yield Outcome(task, lost=LOST)
+                else:
+                    yield Outcome(task, value)
+    except BrokenExecutor as error:
+        raise ExecutionError(f"the executor broke: {error}; what was done is kept") from None
+    finally:
+        for future in running:
+            future.cancel()
+
+
+@contextmanager
+def dask_executor(address: str) -> Iterator[Executor]:
+    """Connect to a Dask scheduler, such as ``tcp://127.0.0.1:8786``; its workers must have pipesim.
+
+    Raises
+    ------
+    ScenarioError
+        If Dask is not installed, or there is no scheduler at the address.
+    """
+    try:
+        distributed: Any = importlib.import_module("distributed")
+    except ImportError:
+        raise ScenarioError("needs Dask: pip install 'pipesim[dask]'", key="--dask") from None
+    try:
+        client = distributed.Client(address, timeout="10s", set_as_default=False)
+    except (OSError, ValueError, ImportError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ScenarioError(f"no Dask scheduler at {address}: {reason}", key="--dask") from None
+    try:
+        yield client.get_executor(pure=False)
+    finally:
+        client.close()

@@ -1,0 +1,158 @@
+"""The compiled evaluator gives the engine's numbers, and steps back where it could not."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from helpers import costs_of, random_costs, random_schedule
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipesim.actions import Op
+from pipesim.engine import simulate
+from pipesim.errors import PipesimError, ScenarioError
+from pipesim.graph import lower
+from pipesim.metrics import measure
+from pipesim.scenario import load_scenario, scenario_from_mapping
+from pipesim.schedules import Shape, families, generate
+from pipesim.study import simulate_scenario
+from pipesim.study.fast import ProgramCache, predict
+from pipesim.study.step_program import StepProgram
+
+SCENARIOS = Path(__file__).parent.parent / "scenarios"
+NUMBERS_OF_A_STEP = (
+    "step_time_s",
+    "makespan_s",
+    "exposed_sync_s",
+    "hidden_sync_s",
+    "optimizer_s",
+    "comm_bytes",
+)
+
+
+def assert_same(found, expected):
+    """Compare two measures, all numbers in them to a relative 1e-12."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, list | tuple):
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    elif expected is None or isinstance(expected, str | bool):
+        assert found == expected
+    else:
+        assert found == pytest.approx(float(expected), rel=1e-12, abs=1e-12)
+
+
+@settings(max_examples=150)
+@given(st.randoms(use_true_random=False))
+def test_random_schedules_step_by_step_as_the_engine(random):
+    random = Random(random.random())
+    schedule = random_schedule(random)
+    costs = random_costs(
+        random,
+        schedule,
+        number=float,
+        p2p_latency_s=random.choice([0, 0.3]),
+        boundary_bytes=3,
+        gradient_sync_s=0.7,
+    )
+    costs = replace(costs, fixed_sync_s=np.array([random.random() for _ in range(schedule.num_stages)]))
+    costs = replace(costs, optimizer_s=np.array([random.random() for _ in range(schedule.num_stages)]))
+    engine = simulate(lower(schedule), costs)
+    compiled = StepProgram.of(schedule).timeline(costs)
+    assert_same(asdict(measure(compiled, schedule, costs)), asdict(measure(engine, schedule, costs)))
+    sends_and_computes = ~np.isin(engine.op, (Op.RECV_F, Op.RECV_B))
+    for column in ("rank", "op", "stage", "microbatch", "slice", "nbytes"):
+        assert (getattr(compiled, column) == getattr(engine, column)[sends_and_computes]).all(), column
+    for column in ("start_s", "end_s"):
+        expected = getattr(engine, column)[sends_and_computes]
+        assert getattr(compiled, column) == pytest.approx(expected, rel=1e-12, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name, one in families().items() if not one.needs_costs])
+def test_every_schedule_on_real_costs_as_the_engine(name):
+    base = load_scenario(SCENARIOS / "gpt3-175b-h100.yaml", ["network.p2p=overlapped"])
+    for chunks, microbatches in ((1, 12), (2, 16), (4, 16)):
+        scenario = replace(
+            base,
+            parallel=replace(base.parallel, pipeline=4, virtual_stages=chunks),
+            batch=replace(base.batch, num_microbatches=microbatches),
+            schedule=replace(base.schedule, name=name),
+        )
+        try:
+            expected = simulate_scenario(scenario)
+        except PipesimError:
+            with pytest.raises(PipesimError):
+                predict(scenario, ProgramCache(), "compiled")
+            continue
+        found = predict(scenario, ProgramCache())
+        assert_same(found.result.to_dict(), expected.to_dict())
+        if found.evaluator == "compiled":
+            program = StepProgram.of(found.result.schedule)
+            assert program.step_time_s(found.result.costs) == pytest.approx(
+                expected.metrics.step_time_s, rel=1e-12
+            )
+
+
+def test_messages_that_meet_on_a_link_go_to_the_engine():
+    """The loop goes back from rank 1 to rank 0 on the link that gradients take."""
+    mapping = {
+        "parallel": {"pipeline": 2, "virtual_stages": 3},
+        "batch": {"microbatches": 6},
+        "costs": {
+            "forward": "1 s",
+            "backward": "2 s",
+            "p2p": {"latency": 0, "bandwidth": "1 GB/s"},
+            "boundary": "2 GB",
+        },
+        "schedule": "interleaved-1f1b",
+    }
+    scenario = scenario_from_mapping(mapping)
+    expected = simulate_scenario(scenario)
+    found = predict(scenario, ProgramCache())
+    assert found.evaluator == "engine"
+    assert_same(found.result.to_dict(), expected.to_dict())
+    alone = predict(scenario, ProgramCache(), "compiled")
+    assert alone.evaluator == "compiled"
+    assert alone.result.metrics.makespan_s < expected.metrics.makespan_s
+    mapping["costs"]["boundary"] = "1 MB"
+    assert predict(scenario_from_mapping(mapping), ProgramCache()).evaluator == "compiled"
+
+
+def test_blocking_transfers_go_to_the_engine():
+    scenario = load_scenario(SCENARIOS / "teaching.yaml", ["network.p2p=blocking", "costs.p2p=0.1 s"])
+    found = predict(scenario, ProgramCache())
+    assert found.evaluator == "engine"
+    assert found.result.metrics.makespan_s == pytest.approx(34.9, rel=1e-12)
+    with pytest.raises(ScenarioError, match="need the engine"):
+        predict(scenario, ProgramCache(), "compiled")
+
+
+def test_both_holders_of_a_stage_reduce_it_together():
+    schedule = generate("chimera", Shape(4, 1, 8))
+    costs = replace(costs_of(4, number=float), fixed_sync_s=np.array([1.0, 2.0, 3.0, 4.0]))
+    timeline = StepProgram.of(schedule).timeline(costs)
+    for stage in range(4):
+        rows = (timeline.op == Op.REDUCE_GRAD) & (timeline.stage == stage)
+        assert rows.sum() == 2
+        assert len(set(timeline.start_s[rows].tolist())) == len(set(timeline.end_s[rows].tolist())) == 1
+
+
+def test_a_schedule_is_generated_once_a_shape_and_the_oldest_goes_first():
+    cache = ProgramCache(max_rows=100)
+    costs = costs_of(2, number=float)
+    shape = Shape(2, 1, 8)  # 32 rows
+    first = cache.get("1f1b", shape, costs)
+    assert cache.get("1f1b", Shape(2, 1, 8), costs) is first
+    assert cache.get("gpipe", shape, costs) is not first
+    assert cache.get("1f1b", shape, costs) is first
+    for m in (9, 10):
+        cache.get("1f1b", Shape(2, 1, m), costs)
+    assert cache.get("gpipe", shape, costs) is not None
+    assert cache.get("1f1b", shape, costs) is not first
+    searched = cache.get("auto", Shape(2, 1, 3, {"budget": 1000}), costs)
+    assert cache.get("auto", Shape(2, 1, 3, {"budget": 1000}), costs) is not searched
