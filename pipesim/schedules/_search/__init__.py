@@ -1,0 +1,1 @@
+"""Parts of the `auto` schedule: problem, seeds from named schedules, search, bounds, exact solver."""

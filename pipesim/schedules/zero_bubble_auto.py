@@ -1,0 +1,91 @@
+"""Automatic zero-bubble (arXiv 2401.10241, section 3.1): an order from the stages' times and a memory limit.
+
+A heuristic fills the time before the first I with F, goes on in rounds of one I and one F, and puts W into
+gaps, or where memory has to be freed. Three yes-or-no choices make eight orders; the one with the least span
+stays. The paper limits memory in units of M_B, what a microbatch holds from F to I; from I to W it holds
+M_W < M_B.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from pipesim.costs.table import CostTable
+from pipesim.errors import InfeasibleError
+from pipesim.schedules._search.memory import is_limit, memory_limit
+from pipesim.schedules._search.problem import MemoryLimit, Problem
+from pipesim.schedules.registry import Orders, Rule, Shape, schedule
+
+SOURCE = "arXiv 2401.10241 section 3.1"
+PAPER_WEIGHT_SHARE = 0.5
+"""M_W / M_B where the costs do not say: the paper's models have 32 h / (34 h + 5 a s) = 0.37 and 0.43."""
+
+_LIMIT_RULE = Rule(
+    "max_in_flight to be a whole number of at least 1, or one for each rank",
+    lambda s: is_limit(s.options.get("max_in_flight"), s.num_ranks),
+)
+
+
+def _is_share(shape: Shape) -> bool:
+    share = shape.options.get("weight_share", 1)
+    return isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share <= 1
+
+
+@schedule(
+    "zb-auto",
+    source=SOURCE,
+    chunks=1,
+    rules=(_LIMIT_RULE, Rule("weight_share (M_W / M_B) to be a number from 0 to 1", _is_share)),
+    options=("max_in_flight", "weight_share"),
+    splits_backward=True,
+    needs_costs=True,
+)
+def zb_auto(shape: Shape, costs: CostTable) -> Orders:
+    """Zero bubble within a memory limit: `max_in_flight`, else the device's memory, else 2p microbatches."""
+    stated = shape.options.get("max_in_flight")
+    if stated is None:
+        memory = memory_limit(shape, costs, range(shape.num_ranks))
+        if np.isfinite(memory.limits).all():
+            return _best_order(shape, costs, memory)
+    return _best_order(shape, costs, _counted(shape, costs, stated or 2 * shape.num_ranks))
+
+
+@schedule("zb-1p", source=SOURCE, chunks=1, splits_backward=True, needs_costs=True)
+def zb_1p(shape: Shape, costs: CostTable) -> Orders:
+    """Zero bubble with 1F1B's memory: at most p microbatches between F and W."""
+    memory = MemoryLimit(np.ones(shape.num_ranks), np.full(shape.num_ranks, float(shape.num_ranks)))
+    return _best_order(shape, costs, memory)
+
+
+@schedule("zb-2p", source=SOURCE, chunks=1, splits_backward=True, needs_costs=True)
+def zb_2p(shape: Shape, costs: CostTable) -> Orders:
+    """Zero bubble with twice 1F1B's memory: 2p microbatches, of which W needs half, or what costs say."""
+    return _best_order(shape, costs, _counted(shape, costs, 2 * shape.num_ranks))
+
+
+def _counted(shape: Shape, costs: CostTable, limit: int | list[int]) -> MemoryLimit:
+    released = float(costs.released_at_input_gradient)
+    weight_share = float(shape.options.get("weight_share", 1 - released if released else PAPER_WEIGHT_SHARE))
+    limits = np.broadcast_to(np.array(limit, np.float64), shape.num_ranks)
+    return MemoryLimit(np.ones(shape.num_ranks), limits.copy(), 1 - weight_share)
+
+
+def _best_order(shape: Shape, costs: CostTable, memory: MemoryLimit) -> Orders:
+    """Order of least span among the eight; of equal ones the first."""
+    from pipesim.evaluate.zero_bubble import zero_bubble_word
+
+    problem = Problem.of(range(shape.num_ranks), shape.num_microbatches, costs, memory)
+    pipeline, _ = problem.pipeline()
+    best_span, best_word = np.inf, np.empty(0, np.int32)
+    for extra, first, eager in itertools.product((False, True), repeat=3):
+        word = np.empty(problem.num_actions, np.int32)
+        span = zero_bubble_word(pipeline, extra, first, eager, word)
+        if span < best_span:
+            best_span, best_word = span, word
+    if not len(best_word):
+        raise InfeasibleError(
+            f"zb-auto finds no order for {shape} within its memory limit; raise it, or take auto"
+        )
+    return problem.orders(best_word)
