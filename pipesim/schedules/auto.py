@@ -1,0 +1,174 @@
+"""Our own schedule: an order found for the stages' real times, a placement and a memory limit.
+
+List scheduling and local search over orders, started also from every named schedule that fits the limit,
+hence never later than any of them; a proven lower bound tells how far from the optimum it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipesim.actions import Action, Schedule
+from pipesim.costs.table import CostTable
+from pipesim.errors import InfeasibleError
+from pipesim.evaluate import PreparedSchedule
+from pipesim.schedules._search.bounds import lower_bound_s
+from pipesim.schedules._search.memory import is_limit, memory_limit
+from pipesim.schedules._search.named import NamedSchedule, fits, named_schedules
+from pipesim.schedules._search.problem import Problem, Word
+from pipesim.schedules._search.search import Search
+from pipesim.schedules.registry import Orders, Rule, Shape, schedule
+
+DEFAULT_BUDGET = 300_000_000
+"""Actions timed: some seconds at any size."""
+
+
+@dataclass(frozen=True, slots=True)
+class AutoResult:
+    """What a search found.
+
+    Parameters
+    ----------
+    orders : tuple of list of Action
+        Of rank 0, 1, ...
+    makespan_s : float
+        Where no messages contend.
+    lower_bound_s : float
+        No order within the memory limits is faster, on any placement that was searched.
+    placement : str
+        ``loop`` or ``wave``.
+    best_named : str, optional
+        The best named schedule of these placements within the limits; None where none fits.
+    best_named_makespan_s : float, optional
+        Its makespan.
+    """
+
+    orders: tuple[list[Action], ...]
+    makespan_s: float
+    lower_bound_s: float
+    placement: str
+    best_named: str | None
+    best_named_makespan_s: float | None
+
+
+def search(shape: Shape, costs: CostTable) -> AutoResult:
+    """Find an order; see the options of the schedule `auto`.
+
+    The same arguments give the same order on every machine.
+
+    Parameters
+    ----------
+    shape : Shape
+        With options ``placement`` ("loop", "wave" or "any", the default), ``max_in_flight`` (microbatches on
+        a rank's stages, one number or one a rank; by default what fits in `costs.memory_limit_bytes`),
+        ``seed`` and ``budget`` (actions timed).
+    costs : CostTable
+        Of the shape's stages.
+
+    Raises
+    ------
+    InfeasibleError
+        If a rank has no room for one microbatch on all its stages.
+    """
+    rng = np.random.default_rng(int(shape.options.get("seed", 0)))
+    budget = int(shape.options.get("budget", DEFAULT_BUDGET))
+    placements = _placements(shape)
+    problems: dict[str, Problem] = {}
+    infeasible: InfeasibleError | None = None
+    for placement, rank_of in placements.items():
+        memory = memory_limit(shape, costs, rank_of)
+        try:
+            problems[placement] = Problem.of(rank_of, shape.num_microbatches, costs, memory)
+        except InfeasibleError as error:
+            infeasible = error
+    if infeasible is not None and not problems:
+        raise infeasible
+    named = list(named_schedules(shape, costs, next(iter(problems.values())).memory))
+    results = []
+    for placement, problem in problems.items():
+        mine = [n for n in named if n.rank_of == tuple(problem.rank_of) and fits(n.schedule, problem.memory)]
+        found = Search(problem, budget // len(problems), rng).run(problem.word(n.schedule) for n in mine)
+        results.append(_result(placement, problem, found.word, mine, costs))
+    return _best(results)
+
+
+def _result(
+    placement: str, problem: Problem, word: Word, named: list[NamedSchedule], costs: CostTable
+) -> AutoResult:
+    orders = tuple(problem.orders(word))
+    prepared = PreparedSchedule.of(Schedule.from_orders("auto", orders))
+    makespan = float(prepared.evaluate_costs(costs).makespan)
+    best = min(named, key=lambda n: n.makespan_s, default=None)
+    # A full B may be shorter than I and W, and a pair shorter than its parts: then the named order stands.
+    if best is not None and best.makespan_s < makespan:
+        orders = tuple(best.schedule.actions_of(rank) for rank in range(problem.num_ranks))
+        makespan = best.makespan_s
+    return AutoResult(
+        orders=orders,
+        makespan_s=makespan,
+        lower_bound_s=min(lower_bound_s(problem), makespan),
+        placement=placement,
+        best_named=None if best is None else best.schedule.name,
+        best_named_makespan_s=None if best is None else best.makespan_s,
+    )
+
+
+def _best(results: Sequence[AutoResult]) -> AutoResult:
+    best = min(results, key=lambda r: r.makespan_s)
+    named = [r for r in results if r.best_named_makespan_s is not None]
+    best_named = min(named, key=lambda r: r.best_named_makespan_s or 0.0, default=best)
+    return AutoResult(
+        orders=best.orders,
+        makespan_s=best.makespan_s,
+        lower_bound_s=min(r.lower_bound_s for r in results),
+        placement=best.placement,
+        best_named=best_named.best_named,
+        best_named_makespan_s=best_named.best_named_makespan_s,
+    )
+
+
+def _placements(shape: Shape) -> dict[str, list[int]]:
+    p, num_stages = shape.num_ranks, shape.num_stages
+    loop = [stage % p for stage in range(num_stages)]
+    wave = [p - 1 - stage % p if stage // p % 2 else stage % p for stage in range(num_stages)]
+    wanted = shape.options.get("placement", "any")
+    if wanted == "loop" or loop == wave:
+        return {"loop": loop}
+    return {"wave": wave} if wanted in ("wave", "v") else {"loop": loop, "wave": wave}
+
+
+def _is_count(name: str, least: int) -> Any:
+    def holds(shape: Shape) -> bool:
+        value = shape.options.get(name, least)
+        return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+    return holds
+
+
+@schedule(
+    "auto",
+    source="this project; limits and blocks after arXiv 2401.10241 and 2405.15362",
+    rules=(
+        Rule(
+            "max_in_flight to be a whole number of at least 1, or one for each rank",
+            lambda s: is_limit(s.options.get("max_in_flight"), s.num_ranks),
+        ),
+        Rule(
+            "placement to be any, loop or wave",
+            lambda s: s.options.get("placement", "any") in ("any", "loop", "wave", "v"),
+        ),
+        Rule("seed to be a whole number of at least 0", _is_count("seed", 0)),
+        Rule("budget to be a whole number of at least 1", _is_count("budget", 1)),
+    ),
+    options=("placement", "max_in_flight", "seed", "budget"),
+    placement=None,
+    splits_backward=True,
+    needs_costs=True,
+)
+def auto(shape: Shape, costs: CostTable) -> Orders:
+    """Search for the stages' own times: no named schedule within the same memory is faster."""
+    return search(shape, costs).orders
