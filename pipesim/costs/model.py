@@ -43,6 +43,7 @@ from pipesim.scenario.resolved import Cluster, Efficiency, OptimizerLevel, Scena
 
 FloatArray = npt.NDArray[np.float64]
 
+_MOST_BUCKETS = 10_000
 _OPTIMIZER_TRAFFIC_BYTES = 34
 """Memory traffic of mixed-precision Adam, for each parameter it updates."""
 _COLLECTIVE_AT_END: dict[OptimizerLevel, GradientCollective] = {
@@ -113,6 +114,7 @@ def model_costs(
         point_to_point=pipeline_links(cluster, parallel),
         gradient_bytes=shared_out(("zero2", "zero3")) * precision.gradient_bytes,
         gradient_ring=sharding.ring,
+        gradient_buckets=_gradient_buckets(scenario, parameters),
         gradient_collective=_COLLECTIVE_AT_END[scenario.optimizer],
         expert_share=experts / parameters if parallel.expert > 1 else None,
         expert_ring=sharding.expert_ring if parallel.expert > 1 else None,
@@ -237,6 +239,24 @@ def _blocks(
 
 def _block(times: BlockTimes, held: StageParameters) -> Block:
     return Block(sum(times.forward_s.values()), sum(times.backward_s.values()), held)
+
+
+def _gradient_buckets(scenario: Scenario, parameters: FloatArray) -> npt.NDArray[np.intp] | None:
+    """Buckets of each stage's gradients where they are reduced during the backward."""
+    parallel, gradient_bytes = scenario.parallel, scenario.precision.gradient_bytes
+    if not parallel.overlap_gradients or parallel.num_replicas == 1:
+        return None
+    bucket_bytes = parallel.gradient_bucket_bytes
+    if bucket_bytes is None:
+        bucket_bytes = max(40e6, 1e6 * parallel.data) * gradient_bytes
+    buckets = np.ceil(parameters * gradient_bytes / bucket_bytes)
+    if buckets.max() > _MOST_BUCKETS:
+        raise ScenarioError(
+            f"cuts a stage's gradients into {buckets.max():.0f} buckets; at most {_MOST_BUCKETS} are allowed",
+            file=scenario.file,
+            key="parallel.gradient_bucket",
+        )
+    return buckets.astype(np.intp)
 
 
 def _tied_embedding_sync_s(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,14 @@ Array = npt.NDArray[Any]
 """Floats, or Python objects where entries are `fractions.Fraction` and everything must stay exact."""
 
 GradientCollective = Literal["all_reduce", "reduce_scatter", "all_gather", "none"]
+
+
+class SyncStep(NamedTuple):
+    """One collective that ends a step: of experts or of all else, of new weights or of gradients."""
+
+    collective: Collective
+    of_experts: bool
+    of_weights: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +65,9 @@ class CostTable:
         What ends a step. With a sharded optimizer gradients are reduce-scattered and the new weights
         all-gathered; where gradients are shared out every backward has reduced its own, and where weights
         are, every forward gathers its own, within the durations above.
+    gradient_buckets : Array, optional
+        Into how many buckets a stage's gradients fall whose collectives start during its last backward, each
+        as soon as its gradients are there; None: all at once after a rank's own last backward.
     expert_share : Array, optional
         Share of a stage's gradients and weights that belongs to experts, which `expert_ring` reduces; None:
         no share.
@@ -104,6 +115,7 @@ class CostTable:
     host: HostCost | None = None
     gradient_ring: Ring | None = None
     gradient_collective: GradientCollective = "all_reduce"
+    gradient_buckets: npt.NDArray[np.intp] | None = None
     expert_share: Array | None = None
     expert_ring: Ring | None = None
     released_at_input_gradient: Number = 0
@@ -160,12 +172,12 @@ class CostTable:
     def gradient_sync_s(self, stage: int) -> Number:
         """Seconds to synchronise one stage's gradients (and sharded weights) on an idle network."""
         seconds: Number = self.fixed_sync_s[stage]
-        for collective, _ in self.gradient_collectives(stage):
-            seconds += collective.seconds
+        for step in self.sync_steps(stage):
+            seconds += step.collective.seconds
         return seconds
 
-    def gradient_collectives(self, stage: int, share: Number = 1) -> list[tuple[Collective, bool]]:
-        """List the collectives that synchronise a stage's gradients, in order, and which are of experts.
+    def sync_steps(self, stage: int, share: Number = 1) -> list[SyncStep]:
+        """List the collectives that synchronise a stage's gradients, in order.
 
         Parameters
         ----------
@@ -176,25 +188,26 @@ class CostTable:
         """
         gradient, weight = share * self.gradient_bytes[stage], share * self.weight_bytes[stage]
         if self.expert_share is None:
-            return [(found, False) for found in self._collectives(gradient, weight, self.gradient_ring)]
-        of_experts = self.expert_share[stage]
-        dense = 1 - of_experts
-        return [
-            (found, is_expert)
-            for part, ring, is_expert in (
-                (dense, self.gradient_ring, False),
-                (of_experts, self.expert_ring, True),
-            )
-            if part
-            for found in self._collectives(part * gradient, part * weight, ring)
-        ]
+            return self._steps(gradient, weight, self.gradient_ring, of_experts=False)
+        experts = self.expert_share[stage]
+        steps = []
+        for part, ring, of_experts in (
+            (1 - experts, self.gradient_ring, False),
+            (experts, self.expert_ring, True),
+        ):
+            if part:
+                steps += self._steps(part * gradient, part * weight, ring, of_experts=of_experts)
+        return steps
 
-    def _collectives(self, gradient: Number, weight: Number, ring: Ring | None) -> list[Collective]:
-        if ring is None or self.gradient_collective == "none":
+    def _steps(
+        self, gradient: Number, weight: Number, ring: Ring | None, *, of_experts: bool
+    ) -> list[SyncStep]:
+        kind = self.gradient_collective
+        if ring is None or kind == "none":
             return []
-        if self.gradient_collective == "all_reduce":
-            return [all_reduce(gradient, ring)]
-        gather = all_gather(weight, ring)
-        if self.gradient_collective == "all_gather":
+        if kind == "all_reduce":
+            return [SyncStep(all_reduce(gradient, ring), of_experts, of_weights=False)]
+        gather = SyncStep(all_gather(weight, ring), of_experts, of_weights=True)
+        if kind == "all_gather":
             return [gather]
-        return [reduce_scatter(gradient, ring), gather]
+        return [SyncStep(reduce_scatter(gradient, ring), of_experts, of_weights=False), gather]

@@ -10,6 +10,7 @@ import simpy
 
 from pipesim.engine.clock import Clock
 from pipesim.engine.network import Network, Stream
+from pipesim.engine.pace import Pace
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +26,98 @@ class Transfer:
 class Collective:
     """A process that starts when its last member arrives and ends for all of them at one time.
 
-    That is `duration_s` later, and after the transfers, which follow each other.
+    Parameters
+    ----------
+    clock : Clock
+        The simulation's.
+    num_members : int
+        How many must arrive.
+    duration_s : number
+        What it takes beside its transfers, before them.
+    transfers : sequence of Transfer
+        They follow each other.
+    after : Collective, optional
+        It waits for the end of this one too.
+    paces : list of Pace, optional
+        Of the GPUs that compute beside it.
     """
 
     def __init__(
-        self, clock: Clock, num_members: int, duration_s: Any, transfers: Sequence[Transfer] = ()
+        self,
+        clock: Clock,
+        num_members: int,
+        duration_s: Any,
+        transfers: Sequence[Transfer] = (),
+        *,
+        after: Collective | None = None,
+        paces: Sequence[Pace] = (),
     ) -> None:
         self.duration_s = duration_s
         self.transfers = transfers
+        self.paces = paces
         self.started_s: Any = None
+        self.ended_s: Any = None
         self._num_missing = num_members
         self._all_here = simpy.Event(clock)
-        self._process = clock.process(self._run(clock))
+        self._after = after
+        self.ended = clock.process(self._run(clock))
 
     def join(self) -> simpy.Event:
         """Arrive as a member; the event returned happens at the end."""
         self._num_missing -= 1
         if self._num_missing == 0:
             self._all_here.succeed()
-        return self._process
+        return self.ended
 
     def _run(self, clock: Clock) -> Generator[simpy.Event, Any, None]:
         yield self._all_here
+        if self._after is not None:
+            yield self._after.ended
         self.started_s = clock.now
+        for pace in self.paces:
+            pace.slow_down()
         yield clock.timeout(self.duration_s)
         for transfer in self.transfers:
             yield clock.timeout(transfer.latency_s)
             yield transfer.network.transfer(transfer.stream, transfer.nbytes)
+        self.ended_s = clock.now
+        for pace in self.paces:
+            pace.speed_up()
+
+
+class GradientSync:
+    """Synchronisation of one stage's gradients: in buckets one after the other, then of its new weights.
+
+    Parameters
+    ----------
+    buckets : sequence of Collective
+        At least one.
+    gather : Collective, optional
+        What follows the last of them.
+    overlapped : bool
+        The buckets are joined during the stage's last backward, not at the end of the step.
+    """
+
+    def __init__(self, buckets: Sequence[Collective], gather: Collective | None, *, overlapped: bool) -> None:
+        self.buckets = buckets
+        self.overlapped = overlapped
+        self._gather = gather
+
+    @property
+    def started_s(self) -> Any:
+        """When its first bucket started."""
+        return self.buckets[0].started_s
+
+    @property
+    def ended_s(self) -> Any:
+        """When all of it had ended."""
+        return (self.buckets[-1] if self._gather is None else self._gather).ended_s
+
+    def finish(self) -> Generator[simpy.Event, Any, None]:
+        """Wait at the end of the step, as a member, until it is all done."""
+        if not self.overlapped:
+            for bucket in self.buckets:
+                bucket.join()
+        yield self.buckets[-1].ended
+        if self._gather is not None:
+            yield self._gather.join()

@@ -9,10 +9,13 @@ import simpy
 
 from pipesim.actions import Op
 from pipesim.engine.clock import Clock
-from pipesim.engine.collective import Collective
+from pipesim.engine.collective import Collective, GradientSync
 from pipesim.engine.link import Mail
+from pipesim.engine.pace import Pace
 from pipesim.engine.program import (
     COMPUTE,
+    DISTURBED,
+    DISTURBED_PAIR_END,
     NO_MESSAGE,
     PAIR_END,
     PAIR_START,
@@ -23,7 +26,8 @@ from pipesim.engine.program import (
 )
 
 COMPUTES = (COMPUTE, PAIR_END)
-BEGINS = (COMPUTE, PAIR_START)
+DISTURBED_COMPUTES = (DISTURBED, DISTURBED_PAIR_END)
+BEGINS = (COMPUTE, DISTURBED, PAIR_START)
 Process = Generator[simpy.Event, Any, None]
 
 
@@ -38,10 +42,12 @@ class Gpu:
         Which of them this is.
     mail : Mail
         The messages of the replica.
-    reductions : dict of int to Collective
+    reductions : dict of int to GradientSync
         Gradient synchronisation of each stage, shared by the replicas.
     optimizer_barrier : Collective
         All ranks of all replicas: the optimizer waits for the norm of every gradient.
+    pace : Pace
+        How fast it computes beside collectives.
     start_s, end_s : list
         Filled in, by row; the rows of transfers are left to their messages.
     gap_s : number
@@ -54,10 +60,11 @@ class Gpu:
         program: Program,
         rank: int,
         mail: Mail,
-        reductions: dict[int, Collective],
+        reductions: dict[int, GradientSync],
         optimizer_barrier: Collective,
         start_s: list[Any],
         end_s: list[Any],
+        pace: Pace,
         gap_s: Any = 0,
     ) -> None:
         self.clock = clock
@@ -68,6 +75,7 @@ class Gpu:
         self.optimizer_barrier = optimizer_barrier
         self.start_s = start_s
         self.end_s = end_s
+        self.pace = pace
         self.gap_s = gap_s
         self.at: int | None = self.rows.start
         """The row it is at, or None when it is done."""
@@ -111,10 +119,29 @@ class Gpu:
                 if message != NO_MESSAGE and ((at_s := arrived_s[message]) is None or at_s > now_s):
                     yield mail.after(message)
                     now_s = clock.now
+            elif kind in DISTURBED_COMPUTES:
+                if message != NO_MESSAGE and ((at_s := arrived_s[message]) is None or at_s > now_s):
+                    yield mail.after(message)
+                yield from self._compute_beside_collectives(row)
+                now_s = clock.now
             elif kind == STEP_END:
                 yield from self._end_step(row)
                 now_s = clock.now
         self.at = None
+
+    def _compute_beside_collectives(self, row: int) -> Process:
+        """Compute in as many parts as the row completes buckets of gradients; each leaves when complete."""
+        stage = self.program.reduces.get(row)
+        buckets = () if stage is None else self.reductions[stage].buckets
+        num_parts = len(buckets) or 1
+        self.start_s[row] = self.clock.now
+        for part in range(num_parts):
+            yield from self.pace.compute(self.program.duration_s[row] / num_parts)
+            if buckets:
+                buckets[part].join()
+        self.end_s[row] = self.clock.now
+        if self.program.kind[row] == DISTURBED_PAIR_END:
+            self.start_s[row - 1], self.end_s[row - 1] = self.start_s[row], self.end_s[row]
 
     def run_blocking(self) -> Process:
         """Transfers between two computations go together, and the compute stream waits for all of them."""
@@ -139,6 +166,8 @@ class Gpu:
             self.start_s[row] = clock.now
             if kind[row] == STEP_END:
                 yield from self._end_step(row)
+            elif kind[row] in DISTURBED_COMPUTES:
+                yield from self._compute_beside_collectives(row)
             elif kind[row] != PAIR_START:
                 yield clock.timeout(self.program.duration_s[row])
                 self.end_s[row] = clock.now
@@ -150,10 +179,10 @@ class Gpu:
         schedule = self.program.schedule
         if schedule.op[row] == Op.REDUCE_GRAD:
             reduction = self.reductions[int(schedule.stage[row])]
-            yield reduction.join()
-            self.start_s[row] = reduction.started_s
+            yield from reduction.finish()
+            self.start_s[row], self.end_s[row] = reduction.started_s, reduction.ended_s
         else:
             yield self.optimizer_barrier.join()
             self.start_s[row] = self.clock.now
             yield self.clock.timeout(self.program.duration_s[row])
-        self.end_s[row] = self.clock.now
+            self.end_s[row] = self.clock.now

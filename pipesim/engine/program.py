@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,9 @@ from pipesim.costs import CostTable
 from pipesim.costs.rows import message_bytes, row_durations
 
 NO_MESSAGE = -1
-COMPUTE, PAIR_START, PAIR_END, SEND, RECEIVE, STEP_END = range(6)
-"""Kinds of row; an overlapped pair runs as one when its second row is reached."""
+COMPUTE, PAIR_START, PAIR_END, SEND, RECEIVE, STEP_END, DISTURBED, DISTURBED_PAIR_END = range(8)
+"""Kinds of row; an overlapped pair runs as one when its second row is reached. Collectives may run beside
+disturbed computations, and start during them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Program:
     message_bytes: list[Any]
     send_s: list[Any]
     """How long each message holds up its sender."""
+    reduces: dict[int, int]
+    """The stage whose gradients become complete during a computation, in buckets that leave at once."""
     route: list[int]
     """The link that each message takes."""
     link_ranks: list[tuple[int, int]]
@@ -52,13 +56,20 @@ def prepare(schedule: Schedule, costs: CostTable, durations: npt.NDArray[Any] | 
     nbytes = message_bytes(schedule, costs)[boundary].tolist()
     ends = rank[send_row] * schedule.num_ranks + rank[receive_row]
     links, route = np.unique(ends, return_inverse=True)
+    kind = _kinds(schedule)
+    reduces = {} if costs.gradient_buckets is None else _last_backwards(schedule)
+    for first in _first_by_rank(schedule, reduces):
+        beside = slice(first, schedule.offsets[schedule.rank[first] + 1])
+        kind[beside] = np.where(kind[beside] == COMPUTE, DISTURBED, kind[beside])
+        kind[beside] = np.where(kind[beside] == PAIR_END, DISTURBED_PAIR_END, kind[beside])
     return Program(
         schedule=schedule,
-        kind=_kinds(schedule).tolist(),
+        kind=kind.tolist(),
         duration_s=durations.tolist(),
         message=message.tolist(),
         message_bytes=nbytes,
         send_s=[0] * len(nbytes) if costs.host is None else [costs.host.send_s(n) for n in nbytes],
+        reduces=reduces,
         route=route.tolist(),
         link_ranks=[divmod(link, schedule.num_ranks) for link in links.tolist()],
         send_row=send_row,
@@ -74,6 +85,24 @@ def _kinds(schedule: Schedule) -> npt.NDArray[np.int8]:
     kind[np.isin(schedule.op, SENDS)] = SEND
     kind[np.isin(schedule.op, RECEIVES)] = RECEIVE
     return kind
+
+
+def _last_backwards(schedule: Schedule) -> dict[int, int]:
+    """Row of the last weight gradients of each stage on each rank that holds it -> stage."""
+    found: dict[tuple[int, int], int] = {}
+    rows = np.flatnonzero(np.isin(schedule.op, (Op.B, Op.W)))
+    for row, rank, stage in zip(
+        rows.tolist(), schedule.rank[rows].tolist(), schedule.stage[rows].tolist(), strict=True
+    ):
+        found[rank, stage] = row
+    return {row: stage for (_, stage), row in found.items()}
+
+
+def _first_by_rank(schedule: Schedule, rows: Iterable[int]) -> list[int]:
+    first: dict[int, int] = {}
+    for row in sorted(rows):
+        first.setdefault(int(schedule.rank[row]), row)
+    return list(first.values())
 
 
 def _durations(schedule: Schedule, costs: CostTable) -> npt.NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -10,12 +11,13 @@ import numpy.typing as npt
 from pipesim.actions import Op, Schedule
 from pipesim.costs import CostTable
 from pipesim.engine.clock import Clock
-from pipesim.engine.collective import Collective
+from pipesim.engine.collective import Collective, GradientSync
 from pipesim.engine.gpu import Gpu
 from pipesim.engine.link import Mail
 from pipesim.engine.network import NetworkMode
+from pipesim.engine.pace import Pace
 from pipesim.engine.program import RECEIVE, SEND, Program, prepare
-from pipesim.engine.wires import LinkMaker, Wires
+from pipesim.engine.wires import LinkMaker, Wires, bucket_share
 from pipesim.errors import DeadlockError
 from pipesim.timeline import Timeline
 
@@ -68,11 +70,16 @@ def simulate(
     clock = Clock()
     program = prepare(schedule, costs, durations)
     wires = Wires(clock, program, costs, num_replicas, network)
-    reductions = _reductions(clock, wires, num_replicas)
+    paces = [
+        [Pace(clock, costs.overlap_slowdown) for _ in range(schedule.num_ranks)] for _ in range(num_replicas)
+    ]
+    reductions = {stage: _gradient_sync(clock, wires, stage, paces) for stage in wires.holders}
     barrier = Collective(clock, num_replicas * schedule.num_ranks, 0)
     gap_s = 0 if costs.host is None else costs.host.per_action_s
     replicas = [
-        _Replica(clock, program, wires.links(program, replica), reductions, barrier, p2p, gap_s)
+        _Replica(
+            clock, program, wires.links(program, replica), reductions, barrier, paces[replica], p2p, gap_s
+        )
         for replica in range(num_replicas)
     ]
     clock.run()
@@ -81,13 +88,26 @@ def simulate(
     return _timeline(program, replicas, costs)
 
 
-def _reductions(clock: Clock, wires: Wires, num_replicas: int) -> dict[int, Collective]:
-    reductions = {}
-    for stage, ranks in wires.holders.items():
-        alone_s, transfers = wires.reduction(stage)
-        duration_s = wires.costs.fixed_sync_s[stage] + alone_s
-        reductions[stage] = Collective(clock, len(ranks) * num_replicas, duration_s, transfers)
-    return reductions
+def _gradient_sync(clock: Clock, wires: Wires, stage: int, paces: Sequence[Sequence[Pace]]) -> GradientSync:
+    costs, ranks = wires.costs, wires.holders[stage]
+    num_members, fixed_s = len(ranks) * len(paces), costs.fixed_sync_s[stage]
+    if costs.gradient_buckets is None:
+        alone_s, transfers = wires.transfers(stage, costs.sync_steps(stage))
+        whole = Collective(clock, num_members, fixed_s + alone_s, transfers)
+        return GradientSync([whole], None, overlapped=False)
+    of_bucket = [step for step in costs.sync_steps(stage, bucket_share(costs, stage)) if not step.of_weights]
+    alone_s, transfers = wires.transfers(stage, of_bucket)
+    beside = [of_replica[rank] for of_replica in paces for rank in ranks]
+    buckets: list[Collective] = []
+    for _ in range(costs.gradient_buckets[stage]):
+        before = buckets[-1] if buckets else None
+        buckets.append(Collective(clock, num_members, alone_s, transfers, after=before, paces=beside))
+    of_weights = [step for step in costs.sync_steps(stage) if step.of_weights]
+    alone_s, transfers = wires.transfers(stage, of_weights)
+    if not of_weights and not fixed_s:
+        return GradientSync(buckets, None, overlapped=True)
+    last = Collective(clock, num_members, fixed_s + alone_s, transfers)
+    return GradientSync(buckets, last, overlapped=True)
 
 
 class _Replica:
@@ -98,8 +118,9 @@ class _Replica:
         clock: Clock,
         program: Program,
         links: list[LinkMaker],
-        reductions: dict[int, Collective],
+        reductions: dict[int, GradientSync],
         barrier: Collective,
+        paces: Sequence[Pace],
         p2p: P2pMode,
         gap_s: Any,
     ) -> None:
@@ -108,7 +129,18 @@ class _Replica:
         self.end_s: list[Any] = [0] * len(program.kind)
         self.mail = Mail(clock, links, program.route, program.message_bytes)
         self.gpus = [
-            Gpu(clock, program, rank, self.mail, reductions, barrier, self.start_s, self.end_s, gap_s)
+            Gpu(
+                clock,
+                program,
+                rank,
+                self.mail,
+                reductions,
+                barrier,
+                self.start_s,
+                self.end_s,
+                paces[rank],
+                gap_s,
+            )
             for rank in range(program.schedule.num_ranks)
         ]
         for gpu in self.gpus:

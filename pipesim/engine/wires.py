@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from pipesim.actions import Op
 from pipesim.costs import CostTable
 from pipesim.costs.fabric import Flow, UnlikeReplicasError
-from pipesim.costs.network import LinkCost
+from pipesim.costs.network import LinkCost, Number
+from pipesim.costs.table import SyncStep
 from pipesim.costs.traffic import Reduction, Traffic
 from pipesim.engine.clock import Clock
 from pipesim.engine.collective import Transfer
@@ -71,20 +73,12 @@ class Wires:
         network, stream = self.network, Stream(flow)
         return lambda mail: SharedLink(network, stream, mail)
 
-    def reduction(self, stage: int, share: Any = 1) -> tuple[Any, list[Transfer]]:
-        """Time of a stage's gradient collectives that nothing can disturb, and those on shared wires.
-
-        Parameters
-        ----------
-        stage : int
-            One of 0..S-1.
-        share : number
-            Part of the stage's gradients.
-        """
+    def transfers(self, stage: int, steps: Iterable[SyncStep]) -> tuple[Any, list[Transfer]]:
+        """Time of the collectives of a stage that nothing can disturb, and the transfers of the others."""
         fixed_s: Any = 0
         transfers = []
-        for collective, of_experts in self.costs.gradient_collectives(stage, share):
-            key = (stage, of_experts, collective.bytes_per_s)
+        for step in steps:
+            collective, key = step.collective, _reduction_key(stage, step)
             flow = None if self._traffic is None else self._traffic.reductions.get(key)
             if flow is None or self.network is None or not flow.loads:
                 fixed_s += collective.seconds
@@ -106,9 +100,10 @@ class Wires:
             # Of transfers that start together one goes first.
             raise UnlikeReplicasError
         reductions: dict[Hashable, Reduction] = {
-            (stage, of_experts, collective.bytes_per_s): Reduction(ranks, collective.bytes_per_s, of_experts)
+            _reduction_key(stage, step): Reduction(ranks, step.collective.bytes_per_s, step.of_experts)
             for stage, ranks in self.holders.items()
-            for collective, of_experts in self.costs.gradient_collectives(stage)
+            for share in {1, bucket_share(self.costs, stage)}
+            for step in self.costs.sync_steps(stage, share)
         }
         return fabric.traffic(program.link_ranks, reductions, one_replica_for_all=one_for_all)
 
@@ -123,6 +118,15 @@ class Wires:
                     messages[src, dst, replica] = Flow(cost.latency_s, cost.bytes_per_s, loads)
                     bytes_per_s.append(cost.bytes_per_s)
         return Traffic(bytes_per_s, messages, {})
+
+
+def bucket_share(costs: CostTable, stage: int) -> Number:
+    """Part of a stage's gradients that one bucket holds."""
+    return 1 if costs.gradient_buckets is None else Fraction(1, int(costs.gradient_buckets[stage]))
+
+
+def _reduction_key(stage: int, step: SyncStep) -> tuple[int, bool, Number]:
+    return stage, step.of_experts, step.collective.bytes_per_s
 
 
 def _holders(program: Program) -> dict[int, list[int]]:

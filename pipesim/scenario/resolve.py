@@ -51,6 +51,11 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
     if model is not None and cluster is not None:
         check_cut(model, parallel, layers, notes)
         efficiency = resolve_efficiency(keys.efficiency, cluster.accelerator, notes)
+        if parallel.overlap_gradients and keys.optimizer in ("zero2", "zero3"):
+            raise ScenarioError(
+                f"{keys.optimizer} reduces gradients in every backward; remove overlap_gradients",
+                key="parallel.overlap_gradients",
+            )
         if keys.recompute is None:
             notes.default("recompute", "none")
         if keys.optimizer is None:
@@ -101,7 +106,7 @@ def _check_one_basis(keys: ScenarioKeys) -> None:
     for name in _ONLY_WITH_MODEL:
         if getattr(keys, name) is not None:
             raise ScenarioError("has no effect with stated costs; remove it", key=name)
-    for name in ("sequence_parallel", "expert", "rank_order"):
+    for name in ("sequence_parallel", "expert", "rank_order", "overlap_gradients"):
         if name in keys.parallel.model_fields_set and getattr(keys.parallel, name) is not None:
             raise ScenarioError("has no effect with stated costs; remove it", key=f"parallel.{name}")
 

@@ -33,6 +33,8 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
                 f"parallel.tensor {keys.tensor} is larger than a node of {cluster.gpus_per_node}: "
                 "its collectives cross nodes"
             )
+    if keys.gradient_bucket is not None and not keys.overlap_gradients:
+        raise ScenarioError("has an effect only with overlap_gradients: true", key="parallel.gradient_bucket")
     sequence_parallel = bool(keys.sequence_parallel)
     if keys.sequence_parallel is None and cluster is not None:
         notes.default("parallel.sequence_parallel", "false")
@@ -46,6 +48,8 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
         context=keys.context,
         expert=keys.expert,
         rank_order=RANK_ORDER if keys.rank_order is None else _rank_order(keys.rank_order, keys, data),
+        overlap_gradients=bool(keys.overlap_gradients),
+        gradient_bucket_bytes=keys.gradient_bucket,
     )
     if keys.rank_order is None and cluster is not None:
         notes.default("parallel.rank_order", "-".join(RANK_ORDER))

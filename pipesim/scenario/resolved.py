@@ -176,6 +176,10 @@ class Parallel:
     """Devices among which a layer's experts are shared out; they are data- and context-parallel replicas."""
     rank_order: tuple[str, ...] = RANK_ORDER
     """Axes by which devices are numbered, the fastest first."""
+    overlap_gradients: bool = False
+    """Reduce gradients in buckets during each stage's last backward, not after a rank's last backward."""
+    gradient_bucket_bytes: float | None = None
+    """None: as Megatron-LM, 40 million parameters, or one million a replica where that is more."""
 
     @property
     def num_gpus(self) -> int:

@@ -175,6 +175,8 @@ class ParallelKeys(Keys):
     rank_order: str | None = None
     virtual_stages: Pieces = 1
     sequence_parallel: bool | None = None
+    overlap_gradients: bool | None = None
+    gradient_bucket: PositiveBytes | None = None
     microbatch_group_size: Count | None = None
 
 

@@ -44,9 +44,11 @@ def wires_contend(
     for row in reduced.tolist():
         holders[int(timeline.stage[row])].append(int(timeline.rank[row]))
     reductions = {
-        (stage, of_experts, collective.bytes_per_s): Reduction(ranks, collective.bytes_per_s, of_experts)
+        (stage, step.of_experts, step.collective.bytes_per_s): Reduction(
+            ranks, step.collective.bytes_per_s, step.of_experts
+        )
         for stage, ranks in holders.items()
-        for collective, of_experts in costs.gradient_collectives(stage)
+        for step in costs.sync_steps(stage)
     }
     try:
         traffic = fabric.traffic(

@@ -89,7 +89,8 @@ class CompiledEvaluator(Engine):
             if program is None or program.schedule is not schedule:
                 program = StepProgram.of(schedule)
             timeline = program.timeline(costs)
-            alone = self.evaluator == "compiled" or scenario.network_mode == "ideal"
+            ideal = scenario.network_mode == "ideal" and costs.gradient_buckets is None
+            alone = self.evaluator == "compiled" or ideal
             if alone or not program.contends(timeline, costs):
                 self.used = "compiled"
                 return timeline
@@ -126,6 +127,12 @@ def predict(scenario: Scenario, cache: ProgramCache, evaluator: Evaluator | None
     if evaluator == "compiled" and not compilable:
         raise ScenarioError(
             f"{scenario.p2p_mode} transfers need the engine", file=scenario.file, key="network.p2p"
+        )
+    if evaluator == "compiled" and scenario.parallel.overlap_gradients:
+        raise ScenarioError(
+            "gradients that are reduced beside computations need the engine",
+            file=scenario.file,
+            key="parallel.overlap_gradients",
         )
     road = CompiledEvaluator(cache, evaluator if compilable else "engine")
     result = simulate_scenario(scenario, engine=road)

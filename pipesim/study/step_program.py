@@ -189,6 +189,8 @@ class StepProgram:
 
     def contends(self, timeline: Timeline, costs: CostTable) -> bool:
         """Whether anything in a timeline occupies a wire that something else occupies at the same time."""
+        if costs.gradient_buckets is not None:
+            return True
         sender = self.prepared.needs.producer[self.receiver]
         rank = self.schedule.rank
         if costs.fabric is not None:
