@@ -8,11 +8,12 @@ import pytest
 from sweep_workers import square, square_unless_told_to_die
 
 from pipesim.errors import ExecutionError, ScenarioError
-from pipesim.study.pool import LOST, dask_executor, run_tasks
+from pipesim.study.pool import LOST, Pool, dask_executor
 
 
-def values(outcomes):
-    found = [(outcome.task, outcome.value, outcome.lost) for outcome in outcomes]
+def run(function, tasks, **where):
+    with Pool(**where) as pool:
+        found = [(outcome.task, outcome.value, outcome.lost) for outcome in pool.run(function, tasks)]
     assert len(found) == len({task for task, _, _ in found})
     return {task: value if lost is None else lost for task, value, lost in found}
 
@@ -20,21 +21,21 @@ def values(outcomes):
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_every_task_once(num_workers):
     expected = {n: n * n for n in range(20)}
-    assert values(run_tasks(square, range(20), num_workers=num_workers)) == expected
+    assert run(square, range(20), num_workers=num_workers) == expected
 
 
 def test_a_killed_worker_loses_nothing_and_a_task_that_kills_twice_is_named(tmp_path):
     (tmp_path / "die-3").write_text("1")
     (tmp_path / "die-7").write_text("2")
     tasks = [(n, str(tmp_path)) for n in range(12)]
-    found = values(run_tasks(square_unless_told_to_die, tasks, num_workers=2))
+    found = run(square_unless_told_to_die, tasks, num_workers=2)
     assert found == {task: LOST if task[0] == 7 else task[0] ** 2 for task in tasks}
     assert (tmp_path / "die-3").read_text() == (tmp_path / "die-7").read_text() == "0"
 
 
 def test_any_executor_will_do():
     with ThreadPoolExecutor(2) as executor:
-        assert values(run_tasks(square, range(9), executor=executor)) == {n: n * n for n in range(9)}
+        assert run(square, range(9), executor=executor) == {n: n * n for n in range(9)}
         assert executor.submit(square, 3).result() == 9  # not shut down
 
 
@@ -58,12 +59,12 @@ class Killing(ThreadPoolExecutor):
 
 def test_an_executor_that_breaks_is_said_to_have():
     with Broken() as executor, pytest.raises(ExecutionError, match="executor broke: gone"):
-        list(run_tasks(square, [1], executor=executor))
+        run(square, [1], executor=executor)
 
 
 def test_what_kills_the_workers_of_a_cluster_is_lost_alone():
     with Killing() as executor:
-        assert values(run_tasks(square, [1, 2, 3], executor=executor)) == {1: 1, 2: LOST, 3: 9}
+        assert run(square, [1, 2, 3], executor=executor) == {1: 1, 2: LOST, 3: 9}
 
 
 def test_without_dask_it_says_what_to_install(monkeypatch):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from pipesim.errors import ExecutionError, ScenarioError
@@ -37,95 +38,117 @@ def num_workers_for(num_tasks: int, *, tasks_each: int) -> int:
     return max(1, min(cores, num_tasks // tasks_each))
 
 
-def run_tasks(
-    function: Callable[[Task], Value],
-    tasks: Sequence[Task],
-    *,
-    num_workers: int = 1,
-    executor: Executor | None = None,
-) -> Iterator[Outcome[Task, Value]]:
-    """Call a function for every task and yield the outcomes as they come.
+class Pool:
+    """Where calls run: in this process, in others that it starts, or on an executor.
 
     Parameters
     ----------
-    function : Callable
-        Importable by name, for other processes load it so.
-    tasks : sequence
-        Arguments, one a call.
     num_workers : int
         Processes; with 1 the calls run in this one. Where a process dies, the tasks that were under way run
         again, each in a process of its own; one whose process dies again is lost.
     executor : concurrent.futures.Executor, optional
         Used in place of processes, and not shut down. What happens when its workers die is its own affair.
-
-    Raises
-    ------
-    ExecutionError
-        If processes cannot start, or the executor breaks.
     """
-    if executor is not None:
-        yield from _on_executor(function, tasks, executor)
-    elif num_workers == 1:
-        for task in tasks:
-            yield Outcome(task, function(task))
-    else:
-        yield from _in_processes(function, tasks, num_workers)
 
+    def __init__(self, num_workers: int = 1, executor: Executor | None = None) -> None:
+        self.num_workers = num_workers
+        self._given = executor
+        self._own: ProcessPoolExecutor | None = None
 
-def _in_processes(
-    function: Callable[[Task], Value], tasks: Sequence[Task], num_workers: int
-) -> Iterator[Outcome[Task, Value]]:
-    queue = deque(tasks)
-    while queue:
-        suspects = yield from _until_crash(function, queue, num_workers)
-        for suspect in suspects:
-            if (yield from _until_crash(function, deque([suspect]), 1)):
-                yield Outcome(suspect, lost=LOST)
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._shut_down()
+
+    def run(self, function: Callable[[Task], Value], tasks: Sequence[Task]) -> Iterator[Outcome[Task, Value]]:
+        """Call a function for every task and yield the outcomes as they come.
+
+        Parameters
+        ----------
+        function : Callable
+            Importable by name, for other processes load it so.
+        tasks : sequence
+            Arguments, one a call.
+
+        Raises
+        ------
+        ExecutionError
+            If processes cannot start, or the executor breaks.
+        """
+        if self._given is not None:
+            yield from _on_executor(function, tasks, self._given)
+        elif self.num_workers == 1:
+            for task in tasks:
+                yield Outcome(task, function(task))
+        else:
+            yield from self._in_processes(function, tasks)
+
+    def _in_processes(
+        self, function: Callable[[Task], Value], tasks: Sequence[Task]
+    ) -> Iterator[Outcome[Task, Value]]:
+        queue = deque(tasks)
+        while queue:
+            if self._own is None:
+                self._own = _start_processes(self.num_workers)
+            suspects = yield from _until_crash(self._own, function, queue, self.num_workers)
+            if suspects or queue:
+                self._shut_down()
+            for suspect in suspects:
+                alone = _start_processes(1)
+                try:
+                    if (yield from _until_crash(alone, function, deque([suspect]), 1)):
+                        yield Outcome(suspect, lost=LOST)
+                finally:
+                    alone.shutdown(cancel_futures=True)
+
+    def _shut_down(self) -> None:
+        if self._own is not None:
+            self._own.shutdown(cancel_futures=True)
+            self._own = None
 
 
 def _until_crash(
-    function: Callable[[Task], Value], queue: deque[Task], num_workers: int
+    executor: ProcessPoolExecutor, function: Callable[[Task], Value], queue: deque[Task], num_at_once: int
 ) -> Generator[Outcome[Task, Value], None, list[Task]]:
-    """Work the queue off with new processes; return the tasks that were under way when one of them died."""
-    with _processes(num_workers) as executor:
-        running: dict[Future[Value], Task] = {}
-        crashed: list[Task] = []
-        while (queue or running) and not crashed:
-            while queue and len(running) < num_workers:
-                try:
-                    running[executor.submit(function, queue[0])] = queue[0]
-                except BrokenExecutor:
-                    break
-                queue.popleft()
-            if not running:
-                return []
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for future in done:
-                task = running.pop(future)
-                try:
-                    value = future.result()
-                except BrokenExecutor:
-                    crashed.append(task)
-                else:
-                    yield Outcome(task, value)
-        return crashed + list(running.values())
+    """Work the queue off; return the tasks that were under way when a process died."""
+    running: dict[Future[Value], Task] = {}
+    crashed: list[Task] = []
+    while (queue or running) and not crashed:
+        while queue and len(running) < num_at_once:
+            try:
+                running[executor.submit(function, queue[0])] = queue[0]
+            except BrokenExecutor:
+                break
+            queue.popleft()
+        if not running:
+            return []
+        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        for future in done:
+            task = running.pop(future)
+            try:
+                value = future.result()
+            except BrokenExecutor:
+                crashed.append(task)
+            else:
+                yield Outcome(task, value)
+    return crashed + list(running.values())
 
 
-@contextmanager
-def _processes(num_workers: int) -> Iterator[ProcessPoolExecutor]:
+def _start_processes(num_workers: int) -> ProcessPoolExecutor:
     """Start processes afresh, so that nothing of this one's threads and locks is copied."""
     executor = ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("spawn"))
     try:
-        try:
-            executor.submit(os.getpid).result()
-        except BrokenExecutor:
-            raise ExecutionError(
-                "worker processes do not start; a script that starts some needs its work under "
-                "if __name__ == '__main__':"
-            ) from None
-        yield executor
-    finally:
-        executor.shutdown(cancel_futures=True)
+        executor.submit(os.getpid).result()
+    except BrokenExecutor:
+        executor.shutdown()
+        raise ExecutionError(
+            "worker processes do not start; a script that starts some needs its work under "
+            "if __name__ == '__main__':"
+        ) from None
+    return executor
 
 
 def _on_executor(

@@ -18,7 +18,7 @@ from pipesim.schedules import family
 from pipesim.study.fast import Evaluator
 from pipesim.study.grid import Axis, grid
 from pipesim.study.journal import Journal
-from pipesim.study.pool import num_workers_for, run_tasks
+from pipesim.study.pool import Pool, num_workers_for
 from pipesim.study.sweep_row import RowTask, failed_row, run_row
 
 _ROWS_A_WORKER = 20
@@ -158,12 +158,13 @@ def run_sweep(
         left = [task for task in tasks if task.index not in rows]
         progress(num_resumed, len(tasks))
         workers = num_workers or num_workers_for(len(left), tasks_each=_ROWS_A_WORKER)
-        for outcome in run_tasks(run_row, left, num_workers=workers, executor=executor):
-            row = outcome.value
-            if row is None:
-                row = failed_row(outcome.task, outcome.lost or "")
-            journal.append(outcome.task.index, row)
-            progress(len(rows), len(tasks))
+        with Pool(workers, executor) as pool:
+            for outcome in pool.run(run_row, left):
+                row = outcome.value
+                if row is None:
+                    row = failed_row(outcome.task, outcome.lost or "")
+                journal.append(outcome.task.index, row)
+                progress(len(rows), len(tasks))
         ordered = tuple(rows[index] for index in range(len(tasks)))
         write_table(ordered, output)
         journal.remove()
