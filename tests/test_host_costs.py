@@ -17,10 +17,12 @@ from pipesim.engine import simulate
 from pipesim.errors import ScenarioError
 from pipesim.evaluate import PreparedSchedule
 from pipesim.graph import lower
+from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
+from pipesim.study.fast import CompiledEvaluator, ProgramCache
 
 TENTH = Fraction(1, 10)
-HOST = HostCost(Fraction(1, 20), Fraction(1, 50), Fraction(1, 30))
+HOST = HostCost(Fraction(1, 20), Fraction(1, 50), Fraction(1, 30), Fraction(1, 4))
 
 
 @pytest.mark.parametrize("sends_block", [False, True])
@@ -47,6 +49,8 @@ def test_two_ranks_by_hand():
     assert first.start_s[1] == 1 + Fraction(11, 100) + Fraction(1, 30)
     sends = timeline.select((timeline.rank == 0) & (timeline.op == Op.SEND_F))
     assert (sends.start_s[0], sends.end_s[0]) == (1, 1 + TENTH)
+    last_end = timeline.end_s[timeline.op < Op.OPTIMIZER].max()
+    assert timeline.start_s[timeline.op == Op.OPTIMIZER].tolist() == [last_end + Fraction(1, 4)] * 2
     blocking = simulate(lower(schedule, receive="late"), replace(costs, host=HOST), p2p="blocking")
     first = blocking.select(blocking.compute & (blocking.rank == 0))
     assert first.start_s[1] == 1 + TENTH + Fraction(1, 30)
@@ -70,7 +74,19 @@ def test_costs_without_a_host_are_not_touched():
     costs = costs_of(4, 2, p2p_latency_s=TENTH)
     nothing = replace(costs, host=HostCost())
     assert makespan(simulate(lowered, costs)) == makespan(simulate(lowered, nothing))
-    assert makespan(simulate(lowered, costs)) < makespan(simulate(lowered, replace(costs, host=HOST)))
+    held = replace(costs, host=HOST)
+    assert makespan(simulate(lowered, costs)) < makespan(simulate(lowered, held))
+
+
+def test_the_compiled_evaluator_leaves_host_costs_to_the_engine():
+    mapping = {"name": "x", "parallel": {"pipeline": 4}, "batch": {"microbatches": 6}, "schedule": "1f1b"}
+    scenario = scenario_from_mapping({**mapping, "costs": {"forward": 1, "backward": 2, "p2p": 0.1}})
+    costs = replace(costs_of(4, number=float, p2p_latency_s=0.1), host=HostCost(0.05, 0, 0.01, 0.5))
+    road = CompiledEvaluator(ProgramCache(), "compiled")
+    schedule = generate("1f1b", Shape(4, 1, 6))
+    timeline = road.timeline(scenario, schedule, costs)
+    assert road.used == "engine"
+    assert timeline.end_s.max() == simulate(lower(schedule), costs).end_s.max()
 
 
 def test_host_and_evidence_in_a_file(tmp_path):

@@ -273,7 +273,7 @@ class _Source:
         )
 
     def host(self, value: Any) -> HostCost:
-        names = ("per_message_s", "per_byte_s", "per_action_s")
+        names = tuple(item.name for item in fields(HostCost))
         host = self.mapping(value, "host", (), names)
         return HostCost(**{name: self.number(host.get(name, 0), f"host.{name}") for name in names})
 

@@ -20,11 +20,14 @@ class HostCost:
         The call that starts a message: a fixed part, and one that grows with the message.
     per_action_s : Number
         From the end of a computation (and of its sends) to the start of the next.
+    meeting_s : Number
+        From when the last rank comes to the optimizer until all know it.
     """
 
     per_message_s: Number = 0
     per_byte_s: Number = 0
     per_action_s: Number = 0
+    meeting_s: Number = 0
 
     def send_s(self, nbytes: Number) -> Number:
         """Seconds that a message of `nbytes` holds up its sender."""

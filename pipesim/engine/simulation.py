@@ -74,7 +74,8 @@ def simulate(
         [Pace(clock, costs.overlap_slowdown) for _ in range(schedule.num_ranks)] for _ in range(num_replicas)
     ]
     reductions = {stage: _gradient_sync(clock, wires, stage, paces) for stage in wires.holders}
-    barrier = Collective(clock, num_replicas * schedule.num_ranks, 0)
+    meeting_s = 0 if costs.host is None else costs.host.meeting_s
+    barrier = Collective(clock, num_replicas * schedule.num_ranks, meeting_s)
     gap_s = 0 if costs.host is None else costs.host.per_action_s
     replicas = [
         _Replica(

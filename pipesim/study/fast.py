@@ -84,7 +84,7 @@ class CompiledEvaluator(Engine):
 
     def timeline(self, scenario: Scenario, schedule: Schedule, costs: CostTable) -> Timeline:
         """Time one step of a compute-only schedule."""
-        if self.evaluator != "engine":
+        if self.evaluator != "engine" and costs.host is None:
             program = self._program
             if program is None or program.schedule is not schedule:
                 program = StepProgram.of(schedule)
