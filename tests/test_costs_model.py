@@ -455,3 +455,12 @@ def test_impossible_shapes_are_refused_with_file_and_key(changes, key, words):
     with pytest.raises(ScenarioError, match=words) as caught:
         build_costs(scenario(LLAMA_8B, **changes), num_chunks=1)
     assert (caught.value.file, caught.value.key) == ("s.yaml", key)
+
+
+def test_weight_gradients_need_32_sbh_of_a_gpt_layer():
+    """arXiv 2401.10241 table 1: of (34 + 5 a s / h) s b h bytes W keeps 32 s b h."""
+    case = scenario(gpt(8, 2304, 24), tensor=1, pipeline=8)
+    released = build_costs(case, num_chunks=1).released_at_input_gradient
+    assert released == pytest.approx(1 - 32 / (34 + 5 * 24 * 2048 / 2304))
+    full = replace(case, recompute="full")
+    assert build_costs(full, num_chunks=1).released_at_input_gradient == 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pipesim.costs.flops import layer_gemms
 from pipesim.costs.parameters import (
     attention_output_size,
     attention_parameters,
@@ -87,6 +88,25 @@ def stage_activations(
     if setting.weight_gradient_placeholders:
         working += placeholders
     return ActivationBytes(held, working)
+
+
+def released_at_input_gradient(setting: Setting) -> float:
+    """Share of a layer's activations that I gives back: what W needs are the products' inputs and gradients.
+
+    For GPT W needs ``32 s b h`` of ``s b (34 h + 5 a s)`` bytes, as arXiv 2401.10241 counts (table 1). Layers
+    with experts or latent attention are taken to keep everything until W, as are recomputed ones.
+    """
+    model = setting.model
+    if setting.recompute == "full" or model.experts is not None or model.latent_attention is not None:
+        return 0.0
+    hidden_share = setting.tensor if setting.sequence_parallel else 1
+    width = sum(
+        size / hidden_share if size == model.hidden_size else size
+        for shape in layer_gemms(model, setting.tensor)
+        for size in shape
+    )
+    kept = _layer_bytes(setting, None)[1]
+    return max(0.0, 1 - 2 * setting.num_tokens * width / kept)
 
 
 def _layer_bytes(setting: Setting, experts: Experts | None) -> tuple[float, float]:

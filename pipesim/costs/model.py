@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs.flops import step_flops
-from pipesim.costs.memory import ActivationBytes, stage_activations
+from pipesim.costs.memory import ActivationBytes, released_at_input_gradient, stage_activations
 from pipesim.costs.network import all_reduce_s
 from pipesim.costs.parameters import (
     StageParameters,
@@ -123,6 +123,7 @@ def model_costs(
         weight_bytes=shared_out(("zero3",)) * precision.weight_bytes,
         optimizer_bytes=updated * precision.optimizer_bytes,
         activation_bytes=np.array([stage.held for stage in activations]),
+        released_at_input_gradient=released_at_input_gradient(setting),
         working_bytes=working,
         memory_limit_bytes=cluster.accelerator.memory_bytes,
         overlap_slowdown=efficiency.overlap_slowdown,
