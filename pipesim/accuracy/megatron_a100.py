@@ -1,0 +1,197 @@
+"""Rows of Megatron-LM and Megatron-DeepSpeed on A100: scenarios of four published tables.
+
+What a table does not print is stated here, once for the whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pipesim.accuracy.rows import Row
+from pipesim.accuracy.tables import Line
+
+GPUS_PER_NODE = 8
+_SELENE = {"intra_node": "nvlink3", "inter_node": "ib-hdr"}
+# 800 Gb/s a node, an eighth of it a GPU.
+_VTRAIN = {
+    "intra_node": "nvlink3",
+    "inter_node": {"preset": "ib-hdr", "name": "800 Gbit/s a node", "bandwidth": "100 Gbit/s"},
+}
+# Four Omni-Path 100 ports serve the eight GPUs of a node of Jean Zay.
+_JEAN_ZAY = {
+    "intra_node": "nvlink3",
+    "inter_node": {
+        "name": "4 x Omni-Path 100 a node",
+        "bandwidth": "50 Gbit/s",
+        "efficiency": 0.9,
+        "p2p_latency": "20 us",
+        "hop_latency": "14 us",
+    },
+}
+_ASSUMED_VOCABULARY = 50257
+_BLOOM_LAYERS = {"194B": 78, "200B": 80, "195B": 77, "183B": 72}
+"""Layers of the models of width 14400, which the table does not print: the reported TFLOP/s times the step
+time give the parameters without embedding, 12 L h^2, to four digits."""
+_BLOOM_HEADS = 96
+"""Of the one row without a number of heads, as in the section of the table above it."""
+
+
+def gpt(layers: int, hidden: int, heads: int, *, seq: int, vocab: int) -> dict[str, Any]:
+    """``model:`` keys of a GPT."""
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "vocab_size": vocab,
+        "seq_length": seq,
+    }
+
+
+def gpt_scenario(
+    line: Line,
+    *,
+    name: str,
+    layers: int,
+    heads: int,
+    vocab: int,
+    network: dict[str, Any],
+    efficiency: str,
+    **more: Any,
+) -> dict[str, Any]:
+    """Scenario keys of a line whose columns are n_gpus, TP, PP, MBS, GBS, hidden and, where present, VPP."""
+    chunks = line.count("VPP", 1)
+    return {
+        "name": name,
+        "model": gpt(layers, line.count("hidden"), heads, seq=line.count("seq"), vocab=vocab),
+        "cluster": {
+            "accelerator": "a100-sxm-80",
+            "num_nodes": max(1, line.count("n_gpus") // GPUS_PER_NODE),
+            "gpus_per_node": GPUS_PER_NODE,
+            **network,
+        },
+        "parallel": {
+            "pipeline": line.count("PP"),
+            "tensor": line.count("TP"),
+            "data": line.count("DP"),
+            "virtual_stages": chunks,
+            "sequence_parallel": False,
+        },
+        "batch": {"global": line.count("GBS"), "micro": line.count("MBS")},
+        "schedule": "interleaved-1f1b" if chunks > 1 else "1f1b",
+        # Megatron-LM of those years waits for every send.
+        "network": {"p2p": "send-blocking"},
+        "efficiency": efficiency,
+        **more,
+    }
+
+
+def korthikanti(lines: Iterable[Line]) -> list[Row]:
+    """Table 5 of arXiv 2205.05198 and the row with data parallelism of its section 6.3."""
+    rows = []
+    for line in lines:
+        recompute = line["recompute"].split()[0]
+        name = f"{line['model']} DP{line['DP']} {line['recompute']}"
+        scenario = gpt_scenario(
+            line,
+            name=name,
+            layers=line.count("layers"),
+            heads=line.count("heads"),
+            vocab=line.count("vocab"),
+            network=_SELENE,
+            efficiency="a100-megatron-2022",
+            recompute=recompute,
+        )
+        scenario["parallel"]["sequence_parallel"] = recompute == "selective"
+        rows.append(Row(name, scenario, line.number_of("step_time_s"), line["source"]))
+    return rows
+
+
+def sc21(lines: Iterable[Line]) -> list[Row]:
+    """Table 1 of arXiv 2104.04473; gradients are kept and reduced in 16 bits."""
+    rows = []
+    for line in lines:
+        name = f"{line['params_B']}B on {line['n_gpus']} GPUs"
+        scenario = gpt_scenario(
+            line,
+            name=name,
+            layers=line.count("layers"),
+            heads=line.count("heads"),
+            vocab=line.count("vocab"),
+            network=_SELENE,
+            efficiency="a100-megatron-2021",
+            recompute="full",
+            precision={"compute": "fp16", "gradient_bytes": 2, "optimizer_bytes": 16},
+        )
+        rows.append(Row(name, scenario, line.number_of("step_time_s_derived"), line["source"]))
+    return rows
+
+
+def vtrain(lines: Iterable[Line]) -> list[Row]:
+    """Multi-node runs of vTrain."""
+    rows = []
+    for line in lines:
+        sizes = [f"{key}{line[key]}" for key in ("TP", "PP", "DP", "MBS")]
+        name = f"{line['params_B']}B {' '.join(sizes)}"
+        scenario = gpt_scenario(
+            line,
+            name=name,
+            layers=line.count("layers"),
+            heads=line.count("heads"),
+            vocab=_ASSUMED_VOCABULARY,
+            network=_VTRAIN,
+            efficiency="a100-megatron-deepspeed-vtrain",
+            recompute="full",
+            precision={"compute": "fp16", "gradient_bytes": 2, "optimizer_bytes": 16},
+        )
+        rows.append(
+            Row(
+                name,
+                scenario,
+                line.number_of("step_time_ms") / 1e3,
+                line["source"],
+                unexplained=_vtrain_unexplained(line),
+            )
+        )
+    return rows
+
+
+def _vtrain_unexplained(line: Line) -> str | None:
+    if line["params_B"] == "39.1" and line.count("TP") < GPUS_PER_NODE:
+        return "39.1B with TP < 8: measured times jump back and forth with the micro-batch size"
+    if line["params_B"] == "3.6" and line.count("MBS") == 64:
+        return "micro-batch of 64 takes twice the time of 16, perhaps for want of memory"
+    return None
+
+
+def bloom(lines: Iterable[Line]) -> list[Row]:
+    """BLOOM's topology grid on 384 A100, with ZeRO-1 and gradients of 2 bytes."""
+    rows = []
+    for line in lines:
+        layers = line.count("layers", _BLOOM_LAYERS.get(line["model_size"]))
+        heads = line.count("heads", _BLOOM_HEADS)
+        sizes = [f"{key}{line[key]}" for key in ("TP", "PP", "DP", "MBS")]
+        name = f"{line['model_size']} h{line['hidden']} a{heads} {' '.join(sizes)} ({line['section']})"
+        scenario = gpt_scenario(
+            line,
+            name=name,
+            layers=layers,
+            heads=heads,
+            vocab=line.count("vocab"),
+            network=_JEAN_ZAY,
+            efficiency="a100-megatron-deepspeed-bloom",
+            recompute="full",
+            optimizer="sharded",
+            precision={"compute": "fp16", "gradient_bytes": 2, "optimizer_bytes": 16},
+        )
+        odd_heads = "112 heads, 14 a GPU: every other number of heads is 11 % faster"
+        rows.append(
+            Row(
+                name,
+                scenario,
+                line.number_of("step_time_s"),
+                line["source"],
+                unexplained=odd_heads if heads == 112 else None,
+            )
+        )
+    return rows

@@ -1,0 +1,85 @@
+"""One published measurement: a scenario, what was measured, and what keeps it out of a mean."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
+
+Quantity = Literal[
+    "step_time_s", "peak_memory_bytes", "activation_bytes", "layer_time_s", "collective_time_s"
+]
+
+_PRINTED = ("model", "parallel", "batch", "schedule", "recompute")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of a published table.
+
+    Parameters
+    ----------
+    label : str
+        What tells it from the other rows of its set.
+    scenario : Mapping, optional
+        The keys of a scenario file; None where the table does not give what one needs.
+    measured : float
+        In the SI unit of the set's quantity.
+    source : str
+        Paper or repository.
+    left_out : str, optional
+        Why it has no prediction, or none that belongs in a mean.
+    unexplained : str, optional
+        Why no smooth model can describe it; it is predicted and counted all the same, and a second mean
+        leaves it out.
+    group : str, optional
+        Rows of one group differ in the schedule alone, so their ranking can be compared.
+    extra : Mapping
+        What a set's own prediction needs beside a scenario.
+    """
+
+    label: str
+    scenario: Mapping[str, Any] | None
+    measured: float
+    source: str
+    left_out: str | None = None
+    unexplained: str | None = None
+    group: str | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def configuration(self) -> str:
+        """What was run, as printed: repeats share it, and no assumption of ours about the rest changes it."""
+        scenario = self.scenario or {}
+        asked = {key: scenario.get(key) for key in _PRINTED}
+        precision = scenario.get("precision", {}).get("compute")
+        return json.dumps([asked, precision, dict(self.extra)], sort_keys=True, default=str)
+
+
+T = TypeVar("T", bound=Row)
+
+
+def halves(rows: Sequence[T]) -> tuple[list[T], list[T]]:
+    """Cut a set in two by a rule that looks at no result.
+
+    Configurations are put in the order of their SHA-256 and go to the two halves in turn; repeats of one
+    configuration stay together, so that neither half knows a row of the other.
+
+    Returns
+    -------
+    tuple of list
+        The half to fit on and the half to judge by, each in the order of `rows`.
+    """
+    fitted = set(in_hash_order(rows)[::2])
+    return (
+        [row for row in rows if row.configuration in fitted],
+        [row for row in rows if row.configuration not in fitted],
+    )
+
+
+def in_hash_order(rows: Sequence[Row]) -> list[str]:
+    """Distinct configurations of rows, in the order of their SHA-256."""
+    configurations = {row.configuration for row in rows}
+    return sorted(configurations, key=lambda text: hashlib.sha256(text.encode()).hexdigest())

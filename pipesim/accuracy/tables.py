@@ -1,0 +1,113 @@
+"""The published tables in the package, and files in the same columns."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+
+from pipesim.errors import ScenarioError
+
+
+class Line(Mapping[str, str]):
+    """One line of a table; a missing column or a bad number is reported with file, line and column."""
+
+    def __init__(self, cells: Mapping[str, str], *, file: str, number: int) -> None:
+        self._cells = cells
+        self.file = file
+        self.number = number
+
+    def __getitem__(self, column: str) -> str:
+        try:
+            return self._cells[column].strip()
+        except KeyError:
+            known = ", ".join(self._cells)
+            raise ScenarioError(
+                f"no column {column!r}; the columns are: {known}", file=self.file, key=f"line {self.number}"
+            ) from None
+
+    def __contains__(self, column: object) -> bool:
+        return column in self._cells
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def number_of(self, column: str) -> float:
+        """Read a number.
+
+        Raises
+        ------
+        ScenarioError
+            If the cell holds none.
+        """
+        try:
+            return float(self[column])
+        except ValueError:
+            raise ScenarioError(
+                f"found {self[column]!r}; a number is needed",
+                file=self.file,
+                key=f"line {self.number}, {column}",
+            ) from None
+
+    def count(self, column: str, default: int | None = None) -> int:
+        """Read a whole number of at least 1; an empty cell is `default` where there is one.
+
+        Raises
+        ------
+        ScenarioError
+            If the cell holds none.
+        """
+        if default is not None and not self._cells.get(column, "").strip():
+            return default
+        value = self.number_of(column)
+        if value < 1 or value != int(value):
+            raise ScenarioError(
+                f"found {self[column]!r}; a whole number of at least 1 is needed",
+                file=self.file,
+                key=f"line {self.number}, {column}",
+            )
+        return int(value)
+
+
+def read_table(name: str) -> list[Line]:
+    """Read a table that ships with the package, such as ``korthikanti22_table5.csv``."""
+    text = resources.files("pipesim").joinpath("data", "published", name).read_text(encoding="utf-8")
+    return _lines(text, name)
+
+
+def read_table_file(path: str | Path) -> list[Line]:
+    """Read a user's file.
+
+    Raises
+    ------
+    ScenarioError
+        If it cannot be read, or has no line.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ScenarioError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except UnicodeDecodeError:
+        raise ScenarioError("is not text; expected a CSV", file=str(path)) from None
+    lines = _lines(text, str(path))
+    if not lines:
+        raise ScenarioError("has no line below its header", file=str(path))
+    return lines
+
+
+def _lines(text: str, file: str) -> list[Line]:
+    lines = []
+    reader = csv.DictReader(io.StringIO(text))
+    for cells in reader:
+        if None in cells or None in cells.values():
+            found = "more" if None in cells else "fewer"
+            raise ScenarioError(
+                f"has {found} cells than the header", file=file, key=f"line {reader.line_num}"
+            )
+        lines.append(Line(cells, file=file, number=reader.line_num))
+    return lines

@@ -1,0 +1,1 @@
+"""From measurements to parameters: published tables, a user's own step times."""
