@@ -97,8 +97,7 @@ def check(schedule: Schedule, workload: Workload, device: str) -> None:
     ScheduleError, ExecutionError
         See `execute`.
     """
-    if device not in DEVICES:
-        raise ExecutionError(f"found device {device!r}; expected one of {', '.join(DEVICES)}")
+    check_device(device)
     if (device == "emulated") != isinstance(workload, EmulatedWorkload):
         kind = "times of an emulated device" if isinstance(workload, EmulatedWorkload) else "a model"
         raise ExecutionError(f"the device {device} was given {kind}")
@@ -116,3 +115,15 @@ def check(schedule: Schedule, workload: Workload, device: str) -> None:
         expected = len(schedule.op), schedule.num_stages, schedule.num_stages
         if sizes != expected:
             raise ExecutionError(f"the times are for {sizes} rows and stages, the schedule has {expected}")
+
+
+def check_device(device: str) -> None:
+    """Refuse a device that there is not.
+
+    Raises
+    ------
+    ExecutionError
+        Listing those there are.
+    """
+    if device not in DEVICES:
+        raise ExecutionError(f"found device {device!r}; expected one of {', '.join(DEVICES)}")

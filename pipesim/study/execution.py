@@ -14,6 +14,7 @@ from pipesim.costs import CostTable, build_costs
 from pipesim.costs.direct import direct_costs
 from pipesim.errors import ScenarioError
 from pipesim.executor import CnnWorkload, FactoryWorkload, Run, Workload, execute, workload_from_scenario
+from pipesim.executor.execute import check_device
 from pipesim.graph import lower
 from pipesim.metrics import StepMetrics, measure
 from pipesim.scenario import Scenario
@@ -119,6 +120,7 @@ def execute_scenario(
     PipesimError
         If scenario, model and device do not go together, or the run fails.
     """
+    check_device(device)
     if device != "emulated" and scenario.parallel.tensor > 1:
         raise ScenarioError(
             f"found {scenario.parallel.tensor}; a real run has one device a rank, so 1 is needed",

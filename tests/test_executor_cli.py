@@ -1,0 +1,90 @@
+"""`pipesim execute`, run as a user runs it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("torch")
+
+from pipesim.cli.app import app
+from pipesim.errors import PipesimError
+from pipesim.executor import read_run
+
+TEACHING = str(Path(__file__).parents[1] / "scenarios" / "teaching.yaml")
+SHORT = ["--set", "costs.forward=2 ms", "--set", "costs.backward=4 ms", "--steps", "2", "--warmup", "1"]
+MODEL = """
+name: small
+model: {num_hidden_layers: 2, hidden_size: 16, num_attention_heads: 2, vocab_size: 32, seq_length: 8}
+cluster: {accelerator: h100-sxm, num_nodes: 1, gpus_per_node: 2, intra_node: nvlink4}
+parallel: {pipeline: 2}
+batch: {global: 4, micro: 1}
+schedule: zb-h1
+"""
+
+
+def pipesim(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["execute", *arguments])
+    if result.exception is not None:
+        raise result.exception
+    return result.stdout
+
+
+def test_an_emulated_run(tmp_path: Path) -> None:
+    run, trace = tmp_path / "run.json", tmp_path / "trace.json"
+    text = pipesim(TEACHING, "--device", "emulated", *SHORT, "-o", str(run), "--trace", str(trace), "--json")
+    document = json.loads(text)
+    assert document["schedule"] == "1f1b"
+    assert document["num_ranks"] == len(document["ranks"]) == 4
+    assert document["ranks"][0]["busy_s"] == pytest.approx(8 * 0.006, rel=1e-6)
+    assert document["makespan_s"] > 11 * 0.006
+    assert document["losses"] == [None, None]
+    assert read_run(run).num_steps == 2
+    assert any(event.get("ph") == "X" for event in json.loads(trace.read_text())["traceEvents"])
+
+
+def test_the_scenarios_transformer_on_cpus_and_the_table(tmp_path: Path) -> None:
+    scenario = tmp_path / "small.yaml"
+    scenario.write_text(MODEL)
+    text = pipesim(str(scenario), "--device", "cpu", "--steps", "2", "-o", str(tmp_path / "run.json"))
+    for words in ("zb-h1", "step time, median", "disturbed and set aside", "peak activations"):
+        assert words in text
+    run = read_run(tmp_path / "run.json")
+    assert (run.losses < 10).all()
+    assert (run.deferred_share > 0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--device", "cpu"], "states costs and no model"),
+        (["--device", "cpu", "--model", "nowhere:model"], "'nowhere:model' cannot be loaded"),
+        (["--device", "cpu", "--model", "nonsense"], "found 'nonsense'; expected module:factory"),
+        (["--device", "abacus"], "found device 'abacus'; expected one of cpu, cuda, emulated"),
+        (["--device", "cpu", "--model", "cnn", "--set", "parallel.tensor=2"], "parallel.tensor: found 2"),
+    ],
+)
+def test_what_cannot_run_is_said(arguments: list[str], words: str) -> None:
+    with pytest.raises(PipesimError) as caught:
+        pipesim(TEACHING, *arguments)
+    assert words in str(caught.value)
+
+
+def test_without_torch_one_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(PipesimError, match=r"install it with: pip install 'pipesim\[torch\]'"):
+        pipesim(TEACHING, "--device", "emulated")
+
+
+def test_nothing_but_a_run_imports_torch() -> None:
+    program = (
+        "import sys; import pipesim.executor, pipesim.study.execution, pipesim.cli.app; "
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
