@@ -29,6 +29,11 @@ def print_notes(console: Console, results: Sequence[Result]) -> None:
     too_large = [result.label for result in results if result.metrics.fits_memory is False]
     if too_large:
         console.print(f"note: does not fit in the device's memory: {', '.join(too_large)}")
+    if scenario.efficiency is not None and scenario.efficiency.error_band is not None:
+        console.print(
+            f"note: of ten step times predicted with {scenario.efficiency.name}, nine lie within "
+            f"{scenario.efficiency.error_band:.0%} of the measured ones"
+        )
     if scenario.echo:
         console.print("inferred:")
     for key, words in scenario.echo.items():

@@ -55,5 +55,6 @@ def simulate(
         return
     console = tables.console()
     console.print(tables.summary_table(result))
+    console.print(tables.step_table(result))
     console.print(tables.rank_table(result))
     print_notes(console, [result])

@@ -106,6 +106,8 @@ def summary_table(result: Result) -> Table:
         ("schedule", result.label),
         ("ranks, stages, microbatches", f"{m.num_ranks}, {m.num_stages}, {m.num_microbatches}"),
         ("step time", seconds(m.step_time_s)),
+        ("nine times of ten", _optional(result.step_time_band_s, lambda b: " to ".join(map(seconds, b)))),
+        ("measured step time", _optional(result.scenario.measured_step_time_s, seconds)),
         ("makespan", seconds(m.makespan_s)),
         ("bubble ratio (idle / total)", percent(m.bubble_ratio)),
         ("bubble overhead (idle / ideal)", percent(m.bubble_overhead)),
@@ -123,6 +125,18 @@ def summary_table(result: Result) -> Table:
     ]
     kept = [line for line in lines if line[1] != "-"]
     return plain_table(result.scenario.name, ["", "value"], kept)
+
+
+def step_table(result: Result) -> Table:
+    """One line a part of the step time."""
+    parts = result.breakdown
+    total_s = float(result.metrics.step_time_s)
+    rows = [
+        [part.removesuffix("_s").replace("_", " "), seconds(value), percent(float(value) / total_s)]
+        for part, value in parts.items()
+        if value
+    ]
+    return plain_table("", ["part of the step", "time", "of the predicted"], rows)
 
 
 def rank_table(result: Result) -> Table:

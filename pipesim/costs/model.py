@@ -119,7 +119,8 @@ def model_costs(
         expert_share=experts / parameters if parallel.expert > 1 else None,
         expert_ring=sharding.expert_ring if parallel.expert > 1 else None,
         fixed_sync_s=_tied_embedding_sync_s(scenario, model, cluster, num_stages),
-        optimizer_s=updated * (_OPTIMIZER_TRAFFIC_BYTES / setting.rates.memory_bytes_per_s),
+        optimizer_s=updated * (_OPTIMIZER_TRAFFIC_BYTES / setting.rates.memory_bytes_per_s)
+        + efficiency.step_overhead_s / num_chunks,
         weight_bytes=shared_out(("zero3",)) * precision.weight_bytes,
         optimizer_bytes=updated * precision.optimizer_bytes,
         activation_bytes=np.array([stage.held for stage in activations]),

@@ -83,6 +83,7 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
         all_reduce=None if keys.network.all_reduce == "auto" else keys.network.all_reduce,
         seed=keys.seed,
         price_usd_per_gpu_hour=_price(keys, cluster, notes),
+        measured_step_time_s=None if keys.measured_step_time is None else float(keys.measured_step_time),
         file=file,
         echo=notes.echo,
         warnings=tuple(notes.warnings),

@@ -257,6 +257,8 @@ class EfficiencyKeys(Keys):
     overlap_slowdown: NumberOrZero = Field(0.15, description="extra share of computing beside a collective")
     loss_kernel: Literal["unfused", "fused"] = Field("unfused", description="kind of loss kernel")
     weight_gradient_placeholders: bool = Field(False, description="a spare buffer for each weight shape")
+    step_overhead: Seconds = Field(0.0, description="time of a step beside all that is modelled")
+    error_band: Share | None = Field(None, description="share within which nine of ten predictions lie")
     fitted_on: tuple[str, ...] = Field((), strict=False)
     source: str = "the scenario"
     date: str | None = None
@@ -321,3 +323,4 @@ class ScenarioKeys(Keys):
     network: NetworkKeys = NetworkKeys()
     seed: CountOrZero = 0
     price_per_gpu_hour: NumberOrZero | None = None
+    measured_step_time: PositiveSeconds | None = None

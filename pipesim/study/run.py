@@ -19,6 +19,7 @@ from pipesim.graph import lower, validate
 from pipesim.metrics import StepMetrics, measure
 from pipesim.scenario import Scenario
 from pipesim.schedules import Family, Shape, family, generate
+from pipesim.study.step_breakdown import step_breakdown
 from pipesim.timeline import Timeline
 
 GROUP_SIZE = "microbatch_group_size"
@@ -78,10 +79,26 @@ class Result:
         chunks = self.metrics.num_chunks
         return self.schedule.name if chunks == 1 else f"{self.schedule.name} v{chunks}"
 
+    @property
+    def breakdown(self) -> dict[str, Any]:
+        """Parts of the step time, and what of a measured one they leave; see `step_breakdown`."""
+        return step_breakdown(self.metrics, self.schedule, self.costs, self.scenario)
+
+    @property
+    def step_time_band_s(self) -> tuple[float, float] | None:
+        """Least and greatest step time within the error band of the efficiency; None without one."""
+        efficiency = self.scenario.efficiency
+        if efficiency is None or efficiency.error_band is None:
+            return None
+        step_time_s = float(self.metrics.step_time_s)
+        return step_time_s / (1 + efficiency.error_band), step_time_s * (1 + efficiency.error_band)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: the metrics, and what was inferred on the way."""
         return {
             **_plain(asdict(self.metrics)),
+            "step_time_band_s": _plain(self.step_time_band_s),
+            "step_breakdown": _plain(self.breakdown),
             "synchronous": self.synchronous,
             "asynchrony": None if self.asynchrony is None else _plain(asdict(self.asynchrony)),
             "notes": list(self.notes),
