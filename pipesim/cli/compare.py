@@ -18,6 +18,13 @@ def compare(
     as_json: options.AsJson = False,
     schedules: options.Schedules = None,
     chunks: options.Chunks = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Draw so many steps of each schedule, where the scenario has jitter.")
+    ] = None,
+    slow_rank: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RANK=FACTOR", help="Make a pipeline rank slower, such as 3=1.1."),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw all timelines, PNG or SVG.")] = None,
     ranks: options.Ranks = None,
     microbatches: options.Microbatches = None,
@@ -28,7 +35,7 @@ def compare(
     """Predict every schedule that can run in the scenario; say why the others cannot."""
     asked = options.read_scenario(
         scenario,
-        overrides,
+        [*(overrides or ()), *(f"jitter.slow_ranks.{text}" for text in slow_rank or ())],
         ranks=ranks,
         microbatches=microbatches,
         forward=forward,
@@ -41,6 +48,7 @@ def compare(
             asked,
             names=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),
+            num_repeats=repeats,
             progress=progress,
         )
     if plot is not None:
@@ -60,6 +68,8 @@ def compare(
         return
     console = tables.console()
     console.print(tables.comparison_table(comparison))
+    if comparison.repeats:
+        console.print(tables.repeats_table(comparison))
     for skipped in comparison.skipped:
         console.print(f"skipped: {skipped.schedule}: {skipped.reason}")
     print_notes(console, comparison.results)

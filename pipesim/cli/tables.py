@@ -99,6 +99,24 @@ def _comparison_row(result: Result) -> list[str]:
     ]
 
 
+def repeats_table(comparison: Comparison) -> Table:
+    """One line a schedule: step time and bubble ratio over all repeats, and what jitter costs it."""
+    columns = ["schedule", "steps", "step time mean", "p50", "p95", "bubble ratio mean", "p50", "p95"]
+    rows = []
+    for result, repeats in zip(comparison.results, comparison.repeats, strict=True):
+        time, bubble = repeats.step_time_s, repeats.bubble_ratio
+        rows.append(
+            [
+                result.label,
+                str(repeats.num_repeats),
+                *map(seconds, (time.mean, time.p50, time.p95)),
+                *map(percent, (bubble.mean, bubble.p50, bubble.p95)),
+                f"{repeats.slowdown:.4f}",
+            ]
+        )
+    return plain_table("over all repeats", [*columns, "times without jitter"], rows)
+
+
 def summary_table(result: Result) -> Table:
     """One line a number of one run."""
     m = result.metrics

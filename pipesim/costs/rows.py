@@ -33,6 +33,15 @@ def row_durations(schedule: Schedule, costs: CostTable) -> Array:
     return durations
 
 
+def step_durations(schedule: Schedule, costs: CostTable) -> Array:
+    """Seconds of each row of a lowered schedule, shape (rows,): `row_durations`, and a rank's optimizer."""
+    durations = row_durations(schedule, costs)
+    for row in np.flatnonzero(schedule.op == Op.OPTIMIZER):
+        stages = schedule.stages_of(int(schedule.rank[row]))
+        durations[row] = costs.optimizer_s[stages].sum()
+    return durations
+
+
 def _of_slices(schedule: Schedule, costs: CostTable, whole: Array) -> Array:
     num_slices = schedule.num_slices
     attention = _part(schedule, costs, "attention", in_input_gradient=1, in_weight_gradient=0)

@@ -113,6 +113,7 @@ def fabric(cluster: Cluster, parallel: Parallel) -> Fabric:
             nodes_per_switch=cluster.nodes_per_switch if cluster.blocks else None,
             oversubscription=cluster.oversubscription,
             rails=cluster.rails,
+            degraded=cluster.degraded_nodes,
         ),
         axes=tuple(axis_sizes(parallel)),
         expert_axes=tuple(axis_sizes(parallel, of_experts=True)),
@@ -201,7 +202,8 @@ def pipeline_links(cluster: Cluster, parallel: Parallel) -> PointToPoint:
         num_blocks=math.prod(size for _, size in sizes[place + 1 :]),
         num_ranks=parallel.pipeline,
     )
-    return links if cluster.plain else _with_shared_wires(links, fabric(cluster, parallel), parallel.pipeline)
+    healthy = replace(cluster, degraded_nodes={})
+    return links if healthy.plain else _with_shared_wires(links, fabric(healthy, parallel), parallel.pipeline)
 
 
 def _with_shared_wires(links: PointToPoint, wires: Fabric, num_ranks: int) -> PointToPoint:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pipesim.actions import RECEIVES, SENDS, Op, Schedule
 from pipesim.costs import CostTable
-from pipesim.costs.rows import message_bytes, row_durations
+from pipesim.costs.rows import message_bytes, step_durations
 
 NO_MESSAGE = -1
 COMPUTE, PAIR_START, PAIR_END, SEND, RECEIVE, STEP_END, DISTURBED, DISTURBED_PAIR_END = range(8)
@@ -40,6 +40,19 @@ class Program:
     send_row: npt.NDArray[np.intp]
     receive_row: npt.NDArray[np.intp]
 
+    def with_its_own(
+        self, durations: npt.NDArray[Any] | None, byte_factors: npt.NDArray[Any] | None
+    ) -> Program:
+        """Give one replica its own durations and bytes on the wire, shape (rows,) each; None keeps these."""
+        program = self
+        if durations is not None:
+            program = replace(program, duration_s=durations.tolist())
+        if byte_factors is not None:
+            factors = byte_factors[self.send_row].tolist()
+            sizes = [nbytes * factor for nbytes, factor in zip(self.message_bytes, factors, strict=True)]
+            program = replace(program, message_bytes=sizes)
+        return program
+
 
 def prepare(schedule: Schedule, costs: CostTable, durations: npt.NDArray[Any] | None = None) -> Program:
     """Lay costs and messages along the rows of a lowered schedule; see `pipesim.graph.lower`.
@@ -47,7 +60,7 @@ def prepare(schedule: Schedule, costs: CostTable, durations: npt.NDArray[Any] | 
     `durations`, shape (rows,), takes the place of what the costs say; see `pipesim.engine.simulate`.
     """
     if durations is None:
-        durations = _durations(schedule, costs)
+        durations = step_durations(schedule, costs)
     elif len(durations) != len(schedule.op):
         raise ValueError(f"{len(durations)} durations for {len(schedule.op)} rows")
     message, send_row, receive_row = _match_messages(schedule)
@@ -103,14 +116,6 @@ def _first_by_rank(schedule: Schedule, rows: Iterable[int]) -> list[int]:
     for row in sorted(rows):
         first.setdefault(int(schedule.rank[row]), row)
     return list(first.values())
-
-
-def _durations(schedule: Schedule, costs: CostTable) -> npt.NDArray[Any]:
-    durations = row_durations(schedule, costs)
-    for row in np.flatnonzero(schedule.op == Op.OPTIMIZER):
-        stages = schedule.stages_of(int(schedule.rank[row]))
-        durations[row] = costs.optimizer_s[stages].sum()
-    return durations
 
 
 def _match_messages(

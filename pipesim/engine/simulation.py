@@ -32,6 +32,7 @@ def simulate(
     network: NetworkMode = "fair",
     num_replicas: int = 1,
     durations: npt.NDArray[Any] | None = None,
+    byte_factors: npt.NDArray[Any] | None = None,
 ) -> Timeline:
     """Simulate one step.
 
@@ -50,9 +51,12 @@ def simulate(
         Replicas of the pipeline to simulate one by one. Alike replicas behave alike, so one can stand for
         all: the cost of synchronising gradients comes from the cost table, not from this number, and what one
         sends loads the wires as if all did.
-    durations : array, shape (rows,), optional
+    durations : array, shape (rows,) or (num_replicas, rows), optional
         Seconds of each row in place of what the costs say, both rows of an overlapped pair holding the
-        pair's: how a measured step is replayed. Rows of transfers and reductions are not read.
+        pair's: how a measured step is replayed and how jitter comes in. Rows of transfers and reductions are
+        not read.
+    byte_factors : array, shape (num_replicas, rows), optional
+        What the bytes of each message are multiplied with on the wire; read at sends.
 
     Returns
     -------
@@ -68,7 +72,8 @@ def simulate(
         can go first.
     """
     clock = Clock()
-    program = prepare(schedule, costs, durations)
+    of_first = durations if durations is None or durations.ndim == 1 else durations[0]
+    program = prepare(schedule, costs, of_first)
     wires = Wires(clock, program, costs, num_replicas, network)
     paces = [
         [Pace(clock, costs.overlap_slowdown) for _ in range(schedule.num_ranks)] for _ in range(num_replicas)
@@ -79,7 +84,14 @@ def simulate(
     gap_s = 0 if costs.host is None else costs.host.per_action_s
     replicas = [
         _Replica(
-            clock, program, wires.links(program, replica), reductions, barrier, paces[replica], p2p, gap_s
+            clock,
+            program.with_its_own(_of_replica(durations, replica), _of_replica(byte_factors, replica)),
+            wires.links(program, replica),
+            reductions,
+            barrier,
+            paces[replica],
+            p2p,
+            gap_s,
         )
         for replica in range(num_replicas)
     ]
@@ -87,6 +99,10 @@ def simulate(
     for replica in replicas:
         replica.check_done()
     return _timeline(program, replicas, costs)
+
+
+def _of_replica(values: npt.NDArray[Any] | None, replica: int) -> npt.NDArray[Any] | None:
+    return None if values is None or values.ndim == 1 else values[replica]
 
 
 def _gradient_sync(clock: Clock, wires: Wires, stage: int, paces: Sequence[Sequence[Pace]]) -> GradientSync:

@@ -10,8 +10,8 @@ from pipesim.scenario.resolve_costs import resolve_costs
 from pipesim.scenario.resolve_hardware import resolve_cluster, resolve_efficiency, resolve_precision
 from pipesim.scenario.resolve_model import resolve_model
 from pipesim.scenario.resolve_sizes import check_cut, resolve_batch, resolve_parallel
-from pipesim.scenario.resolved import Cluster, LayerSplit, Scenario, ScheduleChoice
-from pipesim.scenario.schema import CostKeys, PrecisionKeys, ScenarioKeys
+from pipesim.scenario.resolved import Cluster, Jitter, LayerSplit, Parallel, Scenario, ScheduleChoice
+from pipesim.scenario.schema import CostKeys, JitterKeys, PrecisionKeys, ScenarioKeys
 
 DEFAULT_SCHEDULE = "1f1b"
 _ONLY_WITH_MODEL = ("layers", "recompute", "optimizer", "efficiency", "precision")
@@ -80,6 +80,7 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
         precision=resolve_precision(keys.precision or PrecisionKeys(), accelerator, notes),
         p2p_mode=keys.network.p2p,
         network_mode=keys.network.mode,
+        jitter=None if keys.jitter is None else _jitter(keys.jitter, parallel),
         all_reduce=None if keys.network.all_reduce == "auto" else keys.network.all_reduce,
         seed=keys.seed,
         price_usd_per_gpu_hour=_price(keys, cluster, notes),
@@ -119,6 +120,15 @@ def _costs(keys: CostKeys, directory: Path) -> tuple[CostKeys | None, str | None
     if others:
         raise ScenarioError(f"costs come from the file, so {', '.join(others)} has no effect", key="costs")
     return None, str((directory / keys.file).absolute())
+
+
+def _jitter(keys: JitterKeys, parallel: Parallel) -> Jitter:
+    for rank in keys.slow_ranks:
+        if rank >= parallel.pipeline:
+            raise ScenarioError(
+                f"found rank {rank}; ranks are 0 to {parallel.pipeline - 1}", key="jitter.slow_ranks"
+            )
+    return Jitter(keys.compute, keys.devices, keys.network, dict(keys.slow_ranks))
 
 
 def _schedule(keys: ScenarioKeys, directory: Path, notes: Notes) -> ScheduleChoice:

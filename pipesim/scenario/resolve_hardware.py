@@ -70,6 +70,7 @@ def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
         nodes_per_switch=_nodes_per_switch(keys),
         oversubscription=1.0 if keys.oversubscription is None else keys.oversubscription,
         rails=bool(keys.rails),
+        degraded_nodes=_degraded_nodes(keys),
     )
 
 
@@ -84,6 +85,15 @@ def _nics_per_node(keys: ClusterKeys, notes: Notes) -> int:
         )
     notes.echo["cluster.nics_per_node"] = f"{nics}, shared by {keys.gpus_per_node // nics} devices each"
     return nics
+
+
+def _degraded_nodes(keys: ClusterKeys) -> dict[int, float]:
+    for node in keys.degraded_nodes:
+        if node >= keys.num_nodes:
+            raise ScenarioError(
+                f"found node {node}; nodes are 0 to {keys.num_nodes - 1}", key="cluster.degraded_nodes"
+            )
+    return dict(keys.degraded_nodes)
 
 
 def _nodes_per_switch(keys: ClusterKeys) -> int | None:

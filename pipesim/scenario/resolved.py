@@ -135,6 +135,8 @@ class Cluster:
     """Nodes on one leaf switch; None: nothing between nodes blocks."""
     oversubscription: float = 1.0
     """Down-links of a leaf switch over its up-links."""
+    degraded_nodes: dict[int, float] = field(default_factory=dict)
+    """Node -> what is left of the bandwidth of its cards."""
     rails: bool = False
     """Card i of the nodes of a leaf has a leaf switch of its own."""
 
@@ -146,7 +148,8 @@ class Cluster:
     @property
     def plain(self) -> bool:
         """Whether every device has a whole port and a whole card, and no switch blocks."""
-        return not self.paired and self.nics_per_node == self.gpus_per_node and not self.blocks
+        whole = self.nics_per_node == self.gpus_per_node and not self.degraded_nodes
+        return whole and not self.paired and not self.blocks
 
     @property
     def blocks(self) -> bool:
@@ -268,6 +271,25 @@ class Precision:
 
 
 @dataclass(frozen=True, slots=True)
+class Jitter:
+    """How much times differ: sigmas of lognormal factors with mean one, and ranks that are slow."""
+
+    compute: float = 0.0
+    """Of every computation, drawn each time."""
+    devices: float = 0.0
+    """Of every rank of every replica, drawn once a step."""
+    network: float = 0.0
+    """Of the bytes of every message between ranks."""
+    slow_ranks: dict[int, float] = field(default_factory=dict)
+    """Pipeline rank -> factor on all of its computations, in every replica."""
+
+    @property
+    def random(self) -> bool:
+        """Whether anything is drawn, so that replicas and repeats differ."""
+        return bool(self.compute or self.devices or self.network)
+
+
+@dataclass(frozen=True, slots=True)
 class DirectCosts:
     """Costs stated in the scenario in place of a model and a cluster.
 
@@ -318,6 +340,8 @@ class Scenario:
     """What is legal and yet probably not what was meant, or rests on borrowed numbers."""
     network_mode: Literal["fair", "fifo", "ideal"] = "fair"
     """How traffic shares wires: max-min fair, first come first served, or each as if it were alone."""
+    jitter: Jitter | None = None
+    """None: all devices and all steps are alike."""
     all_reduce: Literal["ring", "tree", "two-level", "in-network"] | None = None
     """Algorithm of gradient all-reduces; None: the fastest, as NCCL chooses."""
     measured_step_time_s: float | None = None

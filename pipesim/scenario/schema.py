@@ -162,6 +162,11 @@ class ClusterKeys(Keys):
         None, description="down-links of a leaf switch over its up-links"
     )
     rails: bool | None = Field(None, description="whether card i of the nodes has a leaf of its own")
+    degraded_nodes: Annotated[dict[CountOrZero, Share], BeforeValidator(lambda value: _by_number(value))] = (
+        Field(
+            default_factory=dict, description="node: what is left of its cards' bandwidth, such as {'3': 0.5}"
+        )
+    )
 
 
 class ParallelKeys(Keys):
@@ -305,6 +310,26 @@ def _level(value: object) -> object:
     return names.get(value, value) if isinstance(value, str) else value
 
 
+def _by_number(value: object) -> object:
+    """Read the names of numbered things, which YAML has as texts."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        int(key) if isinstance(key, str) and key.isdecimal() else key: item for key, item in value.items()
+    }
+
+
+class JitterKeys(Keys):
+    """``jitter:``."""
+
+    compute: NumberOrZero = Field(0.0, description="sigma of every computation, such as 0.02")
+    devices: NumberOrZero = Field(0.0, description="sigma of every device, such as 0.02")
+    network: NumberOrZero = Field(0.0, description="sigma of every message's bytes, such as 0.05")
+    slow_ranks: Annotated[dict[CountOrZero, PositiveNumber], BeforeValidator(_by_number)] = Field(
+        default_factory=dict, description="rank: factor, such as {'3': 1.1}"
+    )
+
+
 class ScenarioKeys(Keys):
     """The whole file."""
 
@@ -321,6 +346,7 @@ class ScenarioKeys(Keys):
     efficiency: EfficiencyKeys | None = None
     precision: Annotated[PrecisionKeys, _name_or_mapping("compute")] | None = None
     network: NetworkKeys = NetworkKeys()
+    jitter: JitterKeys | None = None
     seed: CountOrZero = 0
     price_per_gpu_hour: NumberOrZero | None = None
     measured_step_time: PositiveSeconds | None = None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError
 from pipesim.scenario import Scenario
 from pipesim.schedules import families, family
+from pipesim.study.jitter import Repeats, repeat
 from pipesim.study.run import Result, simulate_named, simulate_scenario
 
 
@@ -29,11 +30,16 @@ class Comparison:
 
     results: tuple[Result, ...]
     skipped: tuple[Skipped, ...]
+    repeats: tuple[Repeats, ...] = ()
+    """Of each result, where the schedules were run over and over."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
+        results = [result.to_dict() for result in self.results]
+        for entry, repeats in zip(results, self.repeats, strict=False):
+            entry["repeats"] = asdict(repeats)
         return {
-            "results": [result.to_dict() for result in self.results],
+            "results": results,
             "skipped": [{"schedule": s.schedule, "reason": s.reason} for s in self.skipped],
         }
 
@@ -43,6 +49,7 @@ def compare(
     *,
     names: Sequence[str] = (),
     chunks: Sequence[int] = (),
+    num_repeats: int | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Simulate schedules of the registry in one scenario.
@@ -55,6 +62,8 @@ def compare(
         Schedules to run; all by default.
     chunks : sequence of int
         Chunks a rank for schedules that leave the choice; by default the scenario's.
+    num_repeats : int, optional
+        Steps to draw of each schedule, where the scenario has jitter; see `pipesim.study.jitter.repeat`.
     progress : Callable
         Told the name of each run before it starts.
 
@@ -88,7 +97,13 @@ def compare(
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
     if not names:
         results.sort(key=lambda result: (not result.synchronous, result.metrics.step_time_s))
-    return Comparison(tuple(results), tuple(skipped))
+    if num_repeats is None:
+        return Comparison(tuple(results), tuple(skipped))
+    repeats = []
+    for result in results:
+        progress(f"{result.label}, {num_repeats} times")
+        repeats.append(repeat(result, num_repeats))
+    return Comparison(tuple(results), tuple(skipped), tuple(repeats))
 
 
 def _chunk_counts(fixed: int | None, asked: Sequence[int], scenario: Scenario) -> Iterable[int]:

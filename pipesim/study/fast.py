@@ -71,6 +71,7 @@ class CompiledEvaluator(Engine):
     """
 
     def __init__(self, cache: ProgramCache, evaluator: Evaluator | None = None) -> None:
+        super().__init__()
         self.cache = cache
         self.evaluator = evaluator
         self.used: Evaluator = "compiled"
@@ -84,7 +85,7 @@ class CompiledEvaluator(Engine):
 
     def timeline(self, scenario: Scenario, schedule: Schedule, costs: CostTable) -> Timeline:
         """Time one step of a compute-only schedule."""
-        if self.evaluator != "engine" and costs.host is None:
+        if self.evaluator != "engine" and costs.host is None and scenario.jitter is None:
             program = self._program
             if program is None or program.schedule is not schedule:
                 program = StepProgram.of(schedule)
@@ -128,6 +129,8 @@ def predict(scenario: Scenario, cache: ProgramCache, evaluator: Evaluator | None
         raise ScenarioError(
             f"{scenario.p2p_mode} transfers need the engine", file=scenario.file, key="network.p2p"
         )
+    if evaluator == "compiled" and scenario.jitter is not None:
+        raise ScenarioError("jitter needs the engine", file=scenario.file, key="jitter")
     if evaluator == "compiled" and scenario.parallel.overlap_gradients:
         raise ScenarioError(
             "gradients that are reduced beside computations need the engine",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from pipesim.actions import Schedule
 from pipesim.costs import CostTable, build_costs
 from pipesim.costs.fabric import UnlikeReplicasError
+from pipesim.costs.variation import vary
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.graph import lower, validate
@@ -121,7 +123,15 @@ class Engine:
     """Where schedules come from and what times them: the registry, and the simulated GPUs.
 
     Whatever else has these two methods can take its place; see `pipesim.study.fast`.
+
+    Parameters
+    ----------
+    repeat : int
+        Which of many steps, where the scenario has jitter; the same number draws the same step.
     """
+
+    def __init__(self, repeat: int = 0) -> None:
+        self.repeat = repeat
 
     def schedule(self, name: str, shape: Shape, costs: CostTable) -> Schedule:
         """Generate a schedule of the registry."""
@@ -135,10 +145,21 @@ class Engine:
         receive: Literal["early", "late"] = "late" if scenario.p2p_mode == "blocking" else "early"
         lowered = lower(schedule, receive=receive)
         run = partial(simulate, lowered, costs, p2p=scenario.p2p_mode, network=scenario.network_mode)
-        try:
-            return run()
-        except UnlikeReplicasError:
-            return slowest_replica(run(num_replicas=scenario.parallel.data))
+        jitter, num_replicas = scenario.jitter, scenario.parallel.data
+        if jitter is None or not jitter.random:
+            with suppress(UnlikeReplicasError):
+                return run(**self._varied(scenario, lowered, costs, 1))
+        return slowest_replica(
+            run(num_replicas=num_replicas, **self._varied(scenario, lowered, costs, num_replicas))
+        )
+
+    def _varied(
+        self, scenario: Scenario, lowered: Schedule, costs: CostTable, num_replicas: int
+    ) -> dict[str, Any]:
+        if scenario.jitter is None:
+            return {}
+        drawn = {"seed": scenario.seed, "repeat": self.repeat}
+        return vary(lowered, costs, scenario.jitter, num_replicas=num_replicas, **drawn)._asdict()
 
 
 def slowest_replica(timeline: Timeline) -> Timeline:

@@ -1,0 +1,68 @@
+"""Durations that differ from rank to rank, from replica to replica and from one action to the next.
+
+Spreads are lognormal with a mean of one, so that jitter by itself makes nothing faster or slower on average;
+that they are lognormal is an assumption, no published fit of a distribution is known.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.actions import SENDS, Schedule
+from pipesim.costs.rows import step_durations
+from pipesim.costs.table import CostTable
+from pipesim.scenario.resolved import Jitter
+
+FloatArray = npt.NDArray[np.float64]
+
+
+class Variation(NamedTuple):
+    """Seconds of each row, and what the bytes of each message are multiplied with; shape (replicas, rows)."""
+
+    durations: npt.NDArray[Any]
+    byte_factors: FloatArray | None
+
+
+def vary(
+    schedule: Schedule, costs: CostTable, jitter: Jitter, *, num_replicas: int, seed: int, repeat: int = 0
+) -> Variation:
+    """Draw one step.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Lowered.
+    costs : CostTable
+        What it takes on average.
+    jitter : Jitter
+        Spreads, and ranks that are slow.
+    num_replicas : int
+        Replicas, each of which has its own luck.
+    seed, repeat : int
+        The same pair gives the same draws. How fast each device is does not depend on the schedule, so that
+        schedules are compared on the same devices.
+    """
+    of_devices, of_actions = (np.random.default_rng([seed, repeat, stream]) for stream in range(2))
+    factors = _spread(of_devices, jitter.devices, (num_replicas, schedule.num_ranks))
+    for rank, factor in jitter.slow_ranks.items():
+        factors[:, rank] *= factor
+    factors = factors[:, schedule.rank]
+    factors *= _spread(of_actions, jitter.compute, factors.shape)
+    # Both rows of a pair hold the pair's duration.
+    second = np.flatnonzero(schedule.joined) + 1
+    factors[:, second] = factors[:, second - 1]
+    byte_factors = None
+    if jitter.network:
+        byte_factors = np.where(
+            np.isin(schedule.op, SENDS), _spread(of_actions, jitter.network, factors.shape), 1.0
+        )
+    return Variation(step_durations(schedule, costs) * factors, byte_factors)
+
+
+def _spread(generator: np.random.Generator, sigma: float, shape: tuple[int, ...]) -> FloatArray:
+    if not sigma:
+        return np.ones(shape)
+    return generator.lognormal(-(sigma**2) / 2, sigma, shape)
