@@ -2,7 +2,7 @@
 
 import typer
 
-from pipesim.cli import compare, execute, importing, plot, presets, schedule, simulate, sweep
+from pipesim.cli import compare, execute, goodput, importing, plot, presets, schedule, simulate, sweep
 
 app = typer.Typer(
     help="Predict pipeline-parallel training: schedules, bubbles, step time, memory.",
@@ -14,6 +14,7 @@ app = typer.Typer(
 app.command("simulate")(simulate.simulate)
 app.command("compare")(compare.compare)
 app.command("execute")(execute.execute)
+app.command("goodput")(goodput.goodput)
 app.command("sweep")(sweep.sweep)
 app.add_typer(plot.app, name="plot")
 app.add_typer(schedule.app, name="schedule")

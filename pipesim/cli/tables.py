@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from pipesim.study import Comparison, Result
+from pipesim.study import Comparison, Goodput, Result
 
 _WIDTH_IN_PIPES = 200
 
@@ -35,6 +35,14 @@ def seconds(value: Any) -> str:
         if abs(value) >= size or unit == "us":
             return f"{value / size:.4g} {unit}" if value else "0 s"
     return ""
+
+
+def hours(value: float) -> str:
+    """Write a long time with three digits, in seconds, minutes or hours."""
+    for unit, size in (("h", 3600.0), ("min", 60.0)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return seconds(value)
 
 
 def amount(value: Any) -> str:
@@ -155,6 +163,32 @@ def step_table(result: Result) -> Table:
         if value
     ]
     return plain_table("", ["part of the step", "time", "of the predicted"], rows)
+
+
+def goodput_table(found: Goodput, name: str) -> Table:
+    """One line a number of a long run."""
+    simulated = found.simulated_goodput
+    lines = [
+        ("step time", seconds(found.step_time_s)),
+        ("devices", f"{found.num_gpus:,}"),
+        ("mean time between failures", hours(found.mtbf_s)),
+        ("failures a day", f"{found.failures_per_day:.3g}"),
+        ("checkpoint, restart", f"{seconds(found.checkpoint_s)}, {seconds(found.restart_s)}"),
+        ("checkpoint every", f"{found.interval_steps} steps, {hours(found.interval_s)}"),
+        (
+            "best interval (Young's estimate)",
+            f"{hours(found.best_interval_s)} ({hours(found.young_interval_s)})",
+        ),
+        ("goodput expected", percent(found.goodput)),
+        (
+            f"goodput over {found.days:g} days: mean, p5, p50, p95",
+            ", ".join(percent(simulated[key]) for key in ("mean", "p5", "p50", "p95")),
+        ),
+        ("steps a day", f"{found.steps_per_day:,.1f}"),
+        ("tokens a day", _optional(found.tokens_per_day, lambda value: f"{value:.4g}")),
+        ("rent a day", _optional(found.usd_per_day, lambda value: f"{value:,.0f} USD")),
+    ]
+    return plain_table(name, ["", "value"], [line for line in lines if line[1] != "-"])
 
 
 def rank_table(result: Result) -> Table:

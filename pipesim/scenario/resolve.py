@@ -10,8 +10,16 @@ from pipesim.scenario.resolve_costs import resolve_costs
 from pipesim.scenario.resolve_hardware import resolve_cluster, resolve_efficiency, resolve_precision
 from pipesim.scenario.resolve_model import resolve_model
 from pipesim.scenario.resolve_sizes import check_cut, resolve_batch, resolve_parallel
-from pipesim.scenario.resolved import Cluster, Jitter, LayerSplit, Parallel, Scenario, ScheduleChoice
-from pipesim.scenario.schema import CostKeys, JitterKeys, PrecisionKeys, ScenarioKeys
+from pipesim.scenario.resolved import (
+    Cluster,
+    Jitter,
+    LayerSplit,
+    Parallel,
+    Reliability,
+    Scenario,
+    ScheduleChoice,
+)
+from pipesim.scenario.schema import CostKeys, JitterKeys, PrecisionKeys, ReliabilityKeys, ScenarioKeys
 
 DEFAULT_SCHEDULE = "1f1b"
 _ONLY_WITH_MODEL = ("layers", "recompute", "optimizer", "efficiency", "precision")
@@ -80,6 +88,7 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
         precision=resolve_precision(keys.precision or PrecisionKeys(), accelerator, notes),
         p2p_mode=keys.network.p2p,
         network_mode=keys.network.mode,
+        reliability=_reliability(keys.reliability),
         jitter=None if keys.jitter is None else _jitter(keys.jitter, parallel),
         all_reduce=None if keys.network.all_reduce == "auto" else keys.network.all_reduce,
         seed=keys.seed,
@@ -129,6 +138,17 @@ def _jitter(keys: JitterKeys, parallel: Parallel) -> Jitter:
                 f"found rank {rank}; ranks are 0 to {parallel.pipeline - 1}", key="jitter.slow_ranks"
             )
     return Jitter(keys.compute, keys.devices, keys.network, dict(keys.slow_ranks))
+
+
+def _reliability(keys: ReliabilityKeys) -> Reliability:
+    return Reliability(
+        mtbf_per_gpu_s=float(keys.mtbf_per_gpu),
+        restart_s=float(keys.restart),
+        checkpoint_s=float(keys.checkpoint),
+        interval_s=None if keys.interval is None else float(keys.interval),
+        days=keys.days,
+        num_runs=keys.runs,
+    )
 
 
 def _schedule(keys: ScenarioKeys, directory: Path, notes: Notes) -> ScheduleChoice:

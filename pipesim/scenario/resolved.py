@@ -290,6 +290,23 @@ class Jitter:
 
 
 @dataclass(frozen=True, slots=True)
+class Reliability:
+    """Failures and checkpoints of a run of days."""
+
+    mtbf_per_gpu_s: float
+    """Mean time between failures of one device with its share of everything else."""
+    restart_s: float
+    """From a failure to training again, at the last checkpoint."""
+    checkpoint_s: float
+    """How long writing a checkpoint keeps training waiting."""
+    interval_s: float | None
+    """Training between checkpoints; None: the best."""
+    days: float
+    num_runs: int
+    """Simulated runs of that many days."""
+
+
+@dataclass(frozen=True, slots=True)
 class DirectCosts:
     """Costs stated in the scenario in place of a model and a cluster.
 
@@ -340,6 +357,7 @@ class Scenario:
     """What is legal and yet probably not what was meant, or rests on borrowed numbers."""
     network_mode: Literal["fair", "fifo", "ideal"] = "fair"
     """How traffic shares wires: max-min fair, first come first served, or each as if it were alone."""
+    reliability: Reliability = Reliability(50_700 * 3600.0, 600.0, 60.0, None, 30.0, 200)
     jitter: Jitter | None = None
     """None: all devices and all steps are alike."""
     all_reduce: Literal["ring", "tree", "two-level", "in-network"] | None = None

@@ -2,14 +2,18 @@
 
 from pipesim.study.compare import Comparison, Skipped, compare
 from pipesim.study.curves import bubble_curves
+from pipesim.study.goodput import Goodput, goodput, goodput_of
 from pipesim.study.run import Result, load_csv, read_csv_text, shape_of, simulate_scenario
 
 __all__ = [
     "Comparison",
+    "Goodput",
     "Result",
     "Skipped",
     "bubble_curves",
     "compare",
+    "goodput",
+    "goodput_of",
     "load_csv",
     "read_csv_text",
     "shape_of",
