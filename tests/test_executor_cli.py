@@ -64,7 +64,6 @@ def test_the_scenarios_transformer_on_cpus_and_the_table(tmp_path: Path) -> None
     ("arguments", "words"),
     [
         (["--device", "cpu"], "states costs and no model"),
-        (["--device", "cpu", "--model", "nowhere:model"], "'nowhere:model' cannot be loaded"),
         (["--device", "cpu", "--model", "nonsense"], "found 'nonsense'; expected module:factory"),
         (["--device", "abacus"], "found device 'abacus'; expected one of cpu, cuda, emulated"),
         (["--device", "cpu", "--model", "cnn", "--set", "parallel.tensor=2"], "parallel.tensor: found 2"),

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from executor_pool import shared_pool
 from executor_reference import reference, small_transformer, worst
 
 from pipesim.actions import Schedule
@@ -27,10 +28,9 @@ SYNCHRONOUS = [name for name, family in families().items() if family.synchronous
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
+def pool() -> RankPool:
     torch.set_num_threads(1)
-    with RankPool(8) as started:
-        yield started
+    return shared_pool()
 
 
 def legal(name: str, num_ranks: int, num_chunks: int, candidates: tuple[int, ...]) -> Schedule | None:

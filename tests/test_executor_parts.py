@@ -8,7 +8,6 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+from executor_pool import shared_pool
 from executor_reference import small_transformer
 from helpers import costs_of
 from torch import nn
@@ -82,7 +82,7 @@ def gradients(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
 
 
 def middle_stage() -> Stage:
-    """Layers 1 and 2 of four, as stage 1 of 2 of 4 layers would have them, with input gradient and no loss."""
+    """Two of six layers in the middle of the model: with an input gradient and without a loss."""
     workload = TransformerWorkload(replace(WIDE, num_hidden_layers=6))
     model = build_model(workload)
     stage = Stage(
@@ -172,9 +172,8 @@ def test_receives_move_up_and_nothing_else(name: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(4) as started:
-        yield started
+def pool() -> RankPool:
+    return shared_pool()
 
 
 def test_a_run_is_read_back_as_it_was(pool: RankPool, tmp_path: Path) -> None:

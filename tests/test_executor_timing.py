@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 pytest.importorskip("torch")
+
+from executor_pool import shared_pool
 
 from pipesim.actions import Schedule
 from pipesim.costs import CostTable
@@ -31,9 +32,8 @@ FORWARD_S, BACKWARD_S, MESSAGE_BYTES = 0.010, 0.020, 512 * 1024
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[RankPool]:
-    with RankPool(RANKS) as started:
-        yield started
+def pool() -> RankPool:
+    return shared_pool()
 
 
 def costs_of(num_chunks: int, latency_s: float) -> CostTable:

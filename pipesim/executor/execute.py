@@ -10,7 +10,7 @@ from pipesim.executor.assemble import assemble
 from pipesim.executor.job import Job
 from pipesim.executor.pool import RankPool, require_torch
 from pipesim.executor.run import Run
-from pipesim.executor.workload import EmulatedWorkload, Workload
+from pipesim.executor.workload import EmulatedWorkload, FactoryWorkload, Workload
 from pipesim.graph import lower, validate
 
 DEVICES = ("cpu", "cuda", "emulated")
@@ -101,6 +101,8 @@ def check(schedule: Schedule, workload: Workload, device: str) -> None:
     if (device == "emulated") != isinstance(workload, EmulatedWorkload):
         kind = "times of an emulated device" if isinstance(workload, EmulatedWorkload) else "a model"
         raise ExecutionError(f"the device {device} was given {kind}")
+    if isinstance(workload, FactoryWorkload):
+        workload.parts()
     compute = schedule.compute_only()
     validate(compute)
     lowered = lower(compute)

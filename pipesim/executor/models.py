@@ -220,9 +220,7 @@ def _cnn(workload: CnnWorkload) -> PipelineModel:
 
 
 def _user_model(workload: FactoryWorkload) -> PipelineModel:
-    module, colon, name = workload.factory.partition(":")
-    if not colon or not module or not name:
-        raise ExecutionError(f"found {workload.factory!r}; expected module:factory")
+    module, name = workload.parts()
     try:
         factory: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

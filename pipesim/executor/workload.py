@@ -66,6 +66,19 @@ class FactoryWorkload:
     dtype: str = "float32"
     seed: int = 0
 
+    def parts(self) -> tuple[str, str]:
+        """Split the name into module and factory.
+
+        Raises
+        ------
+        ExecutionError
+            If it is not of that form.
+        """
+        module, _, name = self.factory.partition(":")
+        if not module or not name:
+            raise ExecutionError(f"found {self.factory!r}; expected module:factory")
+        return module, name
+
 
 ModelWorkload: TypeAlias = TransformerWorkload | CnnWorkload | FactoryWorkload
 
