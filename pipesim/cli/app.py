@@ -2,7 +2,18 @@
 
 import typer
 
-from pipesim.cli import compare, execute, goodput, importing, plot, presets, schedule, simulate, sweep
+from pipesim.cli import (
+    compare,
+    execute,
+    goodput,
+    importing,
+    plot,
+    presets,
+    schedule,
+    simulate,
+    sweep,
+    validate,
+)
 
 app = typer.Typer(
     help="Predict pipeline-parallel training: schedules, bubbles, step time, memory.",
@@ -16,6 +27,7 @@ app.command("compare")(compare.compare)
 app.command("execute")(execute.execute)
 app.command("goodput")(goodput.goodput)
 app.command("sweep")(sweep.sweep)
+app.command("validate")(validate.validate)
 app.add_typer(plot.app, name="plot")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(importing.app, name="import")

@@ -120,17 +120,11 @@ def execute_scenario(
     PipesimError
         If scenario, model and device do not go together, or the run fails.
     """
-    check_device(device)
-    if device != "emulated" and scenario.parallel.tensor > 1:
-        raise ScenarioError(
-            f"found {scenario.parallel.tensor}; a real run has one device a rank, so 1 is needed",
-            file=scenario.file,
-            key="parallel.tensor",
-        )
+    check_runnable(scenario, device)
     schedule = lower(schedule_of(scenario))
     run = execute(
         schedule,
-        _workload(scenario, schedule, device, model),
+        workload_of(scenario, schedule, device, model),
         device=device,
         num_replicas=num_replicas or scenario.parallel.data,
         num_steps=num_steps,
@@ -142,6 +136,23 @@ def execute_scenario(
     compute, costs = schedule.compute_only(), _no_costs(schedule)
     counted = run.undisturbed_steps or range(num_steps)
     return Execution(scenario, run, tuple(measure(run.step(step), compute, costs) for step in counted))
+
+
+def check_runnable(scenario: Scenario, device: str) -> None:
+    """Refuse a device that there is not, and ranks of more than one device.
+
+    Raises
+    ------
+    ExecutionError, ScenarioError
+        Saying what is allowed.
+    """
+    check_device(device)
+    if device != "emulated" and scenario.parallel.tensor > 1:
+        raise ScenarioError(
+            f"found {scenario.parallel.tensor}; a real run has one device a rank, so 1 is needed",
+            file=scenario.file,
+            key="parallel.tensor",
+        )
 
 
 def schedule_of(scenario: Scenario) -> Schedule:
@@ -160,7 +171,8 @@ def schedule_of(scenario: Scenario) -> Schedule:
     return generate(chosen.name, shape, costs)
 
 
-def _workload(scenario: Scenario, schedule: Schedule, device: str, model: str | None) -> Workload:
+def workload_of(scenario: Scenario, schedule: Schedule, device: str, model: str | None) -> Workload:
+    """Take what ranks compute on a device from a scenario; see `execute_scenario` for the parameters."""
     if model is None:
         return workload_from_scenario(scenario, schedule, device)
     if model == "cnn":

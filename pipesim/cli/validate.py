@@ -1,0 +1,131 @@
+"""`pipesim validate`: schedules run for real, and how far predictions are off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pipesim.cli import options, tables
+
+if TYPE_CHECKING:
+    from pipesim.validation import Row, Validation
+
+
+def validate(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a rank) or emulated (ranks sleep).")],
+    calibrate_on: Annotated[
+        str, typer.Option(metavar="NAME", help="The one schedule that costs are measured on.")
+    ] = "gpipe",
+    schedules: options.Schedules = None,
+    chunks: options.Chunks = None,
+    microbatches: Annotated[
+        str | None,
+        typer.Option(metavar="M[,M...]", help="Microbatches; the scenario's and half of them by default."),
+    ] = None,
+    overrides: options.Overrides = None,
+    as_json: options.AsJson = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw measured timelines over predicted ones, PNG or SVG.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="cnn|MODULE:FACTORY", help="Instead of the scenario's transformer.")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="Steps to measure of each schedule.")] = 10,
+    warmup: Annotated[int, typer.Option(min=0, help="Steps before them.")] = 3,
+    threads: Annotated[int, typer.Option(min=1, help="Threads of a rank on a CPU.")] = 1,
+) -> None:
+    """Run schedules with PyTorch, calibrate on one of them, predict the others, and print the errors."""
+    from pipesim.validation import validate as run_and_predict
+
+    asked = options.read_scenario(scenario, overrides)
+    with tables.progress_bar("running", quiet=as_json) as progress:
+        found = run_and_predict(
+            asked,
+            device=device,
+            calibrate_on=calibrate_on,
+            names=options.parse_names(schedules),
+            chunks=options.parse_counts(chunks, "--chunks"),
+            microbatches=options.parse_counts(microbatches, "--microbatches"),
+            model=model,
+            num_steps=steps,
+            warmup=warmup,
+            threads_per_rank=threads,
+            progress=progress,
+        )
+    if plot is not None:
+        from pipesim.plots.validation import plot_validation
+
+        plot_validation([(row.label, row.measured, row.predicted) for row in found.rows], plot)
+    if as_json:
+        tables.print_json(found.to_dict())
+        return
+    _print(found, asked.name)
+
+
+def _print(found: Validation, name: str) -> None:
+    console = tables.console()
+    columns = ["schedule", "measured", "spread", "predicted", "error", "bubble ratio", "predicted", "error"]
+    columns += ["replay error", "disturbed steps"]
+    title = f"{name}: {found.device}, calibrated on {found.calibrated_on}"
+    console.print(tables.plain_table(title, columns, [_line(row) for row in found.rows]))
+    ranks = [
+        [
+            row.label,
+            str(rank),
+            tables.seconds(measured),
+            tables.seconds(predicted),
+            tables.seconds(predicted - measured),
+        ]
+        for row in found.rows
+        for rank, (measured, predicted) in enumerate(
+            zip(row.measured_idle_s, row.predicted_idle_s, strict=True)
+        )
+    ]
+    console.print(
+        tables.plain_table("", ["schedule", "rank", "idle, measured", "predicted", "difference"], ranks)
+    )
+    summary = found.summary()
+    if summary["num_rows"]:
+        console.print(
+            f"over {summary['num_rows']} predicted runs, median (largest): step time "
+            f"{_both(summary, 'step_time_error')} %, bubble ratio {_both(summary, 'bubble_error')} points"
+        )
+    for words, key in (
+        ("one stage a rank", "replay_error_one_stage"),
+        ("more stages a rank", "replay_error_more_stages"),
+    ):
+        if summary[f"median_{key}"] is not None:
+            console.print(f"replay error with {words}, median (largest): {_both(summary, key)} %")
+    if summary["num_disturbed_rows"]:
+        console.print(
+            f"warning: {summary['num_disturbed_rows']} runs, marked !, had too few steps that other work on "
+            f"this machine left alone; they are not counted"
+        )
+    for stages, calibration in found.calibrations.items():
+        for note in dict.fromkeys(calibration.notes):
+            console.print(f"note: costs of {stages} stages: {note}")
+    for skipped in found.skipped:
+        console.print(f"skipped: {skipped.schedule}: {skipped.reason}")
+
+
+def _line(row: Row) -> list[str]:
+    spread = (row.p90_step_time_s - row.p10_step_time_s) / row.measured_step_time_s
+    return [
+        row.label + (" (calibrated on)" if row.calibrated_on else "") + (" !" if row.disturbed else ""),
+        tables.seconds(row.measured_step_time_s),
+        tables.percent(spread),
+        tables.seconds(row.predicted_step_time_s),
+        f"{100 * row.step_time_error:+.2f} %",
+        tables.percent(row.measured_bubble_ratio),
+        tables.percent(row.predicted_bubble_ratio),
+        f"{100 * row.bubble_error:+.2f} pp",
+        f"{100 * row.replay_error:+.2f} %",
+        f"{row.num_disturbed_steps} of {row.num_steps}",
+    ]
+
+
+def _both(summary: dict[str, float], key: str) -> str:
+    return f"{100 * summary[f'median_{key}']:.2f} ({100 * summary[f'max_{key}']:.2f})"

@@ -1,0 +1,6 @@
+"""How true predictions are: schedules run for real, and predicted from a calibration on one of them."""
+
+from pipesim.validation.campaign import Validation, validate
+from pipesim.validation.rows import Row
+
+__all__ = ["Row", "Validation", "validate"]
