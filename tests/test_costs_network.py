@@ -1,6 +1,7 @@
 """Links, rings, and which devices share a node."""
 
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -15,7 +16,14 @@ from pipesim.costs.network import (
     all_reduce_s,
     reduce_scatter_s,
 )
-from pipesim.costs.topology import data_ring, members_per_node, tensor_ring, tied_embedding_ring
+from pipesim.costs.topology import (
+    data_ring,
+    members_per_node,
+    pipeline_links,
+    tensor_ring,
+    tied_embedding_ring,
+)
+from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import Accelerator, Cluster, Link, Parallel
 
 NVLINK = Link("nvlink3", 240e9, 300e9, 10e-6, 3.4e-6, "test", "2026")
@@ -116,3 +124,31 @@ def test_tensor_ring_across_nodes_is_bound_by_the_ports():
 def test_tied_embedding_crosses_nodes_when_its_ranks_do():
     assert tied_embedding_ring(cluster(), parallel(8, 1, 1)).bytes_per_s == 240e9
     assert tied_embedding_ring(cluster(), parallel(8, 8, 1)).bytes_per_s == 23.5e9
+
+
+def test_pairs_of_devices_reach_what_was_measured():
+    """Two and eight MI300X of a node: 47.7 and 312.9 GB/s (stas00/ml-engineering)."""
+    machine = scenario_from_mapping(
+        {
+            "model": "llama3-8b",
+            "cluster": {"machine": "mi300x-node", "num_nodes": 1},
+            "parallel": {"pipeline": 1, "tensor": 8},
+            "batch": {"global": 1},
+        }
+    ).cluster
+    two, eight = (
+        tensor_ring(machine, parallel(1, tensor), intra_node_factor=1.0).bytes_per_s for tensor in (2, 8)
+    )
+    assert two == pytest.approx(47.7e9, rel=0.07)
+    assert eight == pytest.approx(312.9e9, rel=0.001)
+    assert data_ring(machine, parallel(1, 1, 8)).bytes_per_s == pytest.approx(312.9e9, rel=0.001)
+    assert data_ring(machine, parallel(4, 1, 2)).bytes_per_s == two
+
+
+def test_devices_that_share_a_card_share_it_in_every_collective():
+    shared = replace(cluster(), nics_per_node=1)
+    assert tensor_ring(shared, parallel(1, 16), intra_node_factor=1.0).bytes_per_s == 23.5e9
+    assert data_ring(shared, parallel(1, 8, 2)).bytes_per_s == 23.5e9 / 8
+    assert data_ring(shared, parallel(1, 1, 16)).bytes_per_s == 23.5e9
+    assert pipeline_links(shared, parallel(4, 8, 1)).inter.bytes_per_s == 23.5e9 / 8
+    assert pipeline_links(shared, parallel(16, 1, 1)).inter.bytes_per_s == 23.5e9

@@ -72,10 +72,22 @@ def tensor_ring(cluster: Cluster, parallel: Parallel, *, intra_node_factor: floa
     if parallel.tensor == 1:
         return None
     together = fewest_together(cluster, parallel, ("tp",))
-    bandwidth = cluster.intra_node.bytes_per_s * intra_node_factor
+    bandwidth = _port_bytes_per_s(cluster, together) * intra_node_factor
     if together < parallel.tensor:
-        bandwidth = min(bandwidth, cluster.inter_node.bytes_per_s * together)
+        bandwidth = min(bandwidth, _card_bytes_per_s(cluster) * together)
     return Ring(parallel.tensor, bandwidth, step_latency_s=0.0, base_latency_s=_TENSOR_COLLECTIVE_LATENCY_S)
+
+
+def _port_bytes_per_s(cluster: Cluster, together: int) -> float:
+    """Rate of one device to its partners in the node: wired pair by pair, only over the pairs it has."""
+    if not cluster.paired:
+        return cluster.intra_node.bytes_per_s
+    return cluster.intra_node.bytes_per_s * max(1, together - 1) / (cluster.gpus_per_node - 1)
+
+
+def _card_bytes_per_s(cluster: Cluster) -> float:
+    """Rate of one device to other nodes while all its neighbours send too."""
+    return cluster.inter_node.bytes_per_s * (cluster.nics_per_node / cluster.gpus_per_node)
 
 
 def context_link(cluster: Cluster, parallel: Parallel) -> LinkCost | None:
@@ -83,18 +95,21 @@ def context_link(cluster: Cluster, parallel: Parallel) -> LinkCost | None:
     if parallel.context == 1:
         return None
     together = fewest_together(cluster, parallel, ("cp",))
-    return _link_cost(cluster.intra_node if together == parallel.context else cluster.inter_node)
+    if together == parallel.context:
+        return LinkCost(cluster.intra_node.p2p_latency_s, _port_bytes_per_s(cluster, 2))
+    return LinkCost(cluster.inter_node.p2p_latency_s, _card_bytes_per_s(cluster))
 
 
 def expert_exchange(cluster: Cluster, parallel: Parallel) -> Exchange | None:
     """All-to-all of one expert-parallel group; None when it has one member."""
     if parallel.expert == 1:
         return None
+    together = fewest_together(cluster, parallel, ("ep",), of_experts=True)
     return Exchange(
         num_members=parallel.expert,
-        num_together=fewest_together(cluster, parallel, ("ep",), of_experts=True),
-        intra_bytes_per_s=cluster.intra_node.bytes_per_s * _EXCHANGE_SHARE_INTRA,
-        inter_bytes_per_s=cluster.inter_node.bytes_per_s * _EXCHANGE_SHARE_INTER,
+        num_together=together,
+        intra_bytes_per_s=_port_bytes_per_s(cluster, together) * _EXCHANGE_SHARE_INTRA,
+        inter_bytes_per_s=_card_bytes_per_s(cluster) * _EXCHANGE_SHARE_INTER,
         latency_s=_TENSOR_COLLECTIVE_LATENCY_S,
     )
 

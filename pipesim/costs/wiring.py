@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, permutations
 
 from pipesim.costs.fabric import Demand, Wire
 from pipesim.costs.network import Number
@@ -121,16 +121,26 @@ class Wiring:
             weight = max(weight, num_rings)
             nodes = list(by_node.values())
             for members, following in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
-                if len(members) > 1:
-                    last = [] if len(nodes) > 1 else [(members[-1], members[0])]
-                    for src, dst in [*pairwise(members), *last]:
-                        for wire in self.path(src, dst):
-                            loads[wire] += 1
+                for src, dst, share in self._ring_hops(members, closed=len(nodes) == 1):
+                    for wire in self.path(src, dst):
+                        loads[wire] += share
                 if len(nodes) > 1:
                     for src, dst in zip(members[:num_rings], following[:num_rings], strict=True):
                         for wire in self.path(src, dst):
                             loads[wire] += Fraction(1, num_rings)
         return Demand(0, dict(loads), weight)
+
+    def _ring_hops(self, members: Sequence[int], *, closed: bool) -> list[tuple[int, int, Number]]:
+        """Hops inside a node, and the share of the bytes that takes each.
+
+        Where devices are wired pair by pair, as many rings as there are pairs at a device use them all.
+        """
+        if len(members) == 1:
+            return []
+        if self.paired:
+            return [(src, dst, Fraction(1, len(members) - 1)) for src, dst in permutations(members, 2)]
+        back = [(members[-1], members[0])] if closed else []
+        return [(src, dst, 1) for src, dst in [*pairwise(members), *back]]
 
     def alone_bytes_per_s(self, demand: Demand) -> Number | None:
         """Rate of a flow that has all wires to itself; None where it crosses none."""
