@@ -145,7 +145,7 @@ def test_pairs_have_a_share_of_a_port():
 
 
 def test_rings_take_all_pairs_between_their_members():
-    """As measured on MI300X: two devices reach the rate of a pair, eight that of a port (47.7, 312.9 GB/s)."""
+    """As measured on MI300X: two reach the rate of a pair, eight that of a port (47.7 and 312.9 GB/s)."""
     paired = replace(WIRING, paired=True)
     assert paired.alone_bytes_per_s(paired.rings([[0, 1, 2, 3]])) == 8
     assert paired.alone_bytes_per_s(paired.rings([[0, 1]])) == F(8, 3)
