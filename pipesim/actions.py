@@ -161,12 +161,8 @@ class Schedule:
         columns: list[npt.NDArray[np.int32]] = []
         lengths = [0]
         for order in orders:
-            rows = [
-                (part.op, part.stage, part.microbatch, part.slice, joined)
-                for action in order
-                for part, joined in _parts(action)
-            ]
-            columns.append(np.array(rows, dtype=np.int32).reshape(-1, 5))
+            rows = _rows(list(order))
+            columns.append(rows)
             lengths.append(len(rows))
         table = np.concatenate(columns) if columns else np.empty((0, 5), np.int32)
         op, stage, microbatch, part, joined = (np.ascontiguousarray(column) for column in table.T)
@@ -283,6 +279,22 @@ class Schedule:
         if not any(orders):
             raise ScheduleError("the file holds no action; expected one line a rank, one cell an action")
         return cls.from_orders(name, orders)
+
+
+def _rows(order: Sequence[Action]) -> IntArray:
+    """Op, stage, microbatch, slice and joined of each row, shape (rows, 5)."""
+    if order and not any(action.parts for action in order):
+        *fields, _ = zip(*order, strict=True)
+        rows = np.zeros((len(order), 5), np.int32)
+        for column, field in enumerate(fields):
+            rows[:, column] = np.fromiter(field, np.int32, len(order))
+        return rows
+    cells = [
+        (part.op, part.stage, part.microbatch, part.slice, joined)
+        for action in order
+        for part, joined in _parts(action)
+    ]
+    return np.array(cells, dtype=np.int32).reshape(-1, 5)
 
 
 def _parts(action: Action) -> Iterator[tuple[Action, bool]]:
