@@ -1,0 +1,75 @@
+"""`pipesim calibrate RUN...`: a cost table from what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from pipesim.cli import tables
+
+
+def calibrate_runs(paths: Sequence[Path], output: Path | None, *, as_json: bool) -> None:
+    """Calibrate, write the file for ``costs: {file: ...}``, and print the numbers with their spread."""
+    from pipesim.calibrate.fit import calibrate
+    from pipesim.calibrate.sources import read_samples
+    from pipesim.costs.file import write_cost_table
+
+    found = calibrate(read_samples(paths))
+    if output is not None:
+        write_cost_table(found.costs, output, evidence=found.evidence)
+    if as_json:
+        tables.print_json(found.evidence)
+        return
+    console = tables.console()
+    _print(console, found.evidence)
+    for note in dict.fromkeys(found.notes):
+        console.print(f"note: {note}")
+    if output is not None:
+        console.print(
+            f"{output}: for a scenario of {found.costs.num_stages} stages, costs: {{file: {output}}}"
+        )
+
+
+def _print(console: Console, evidence: dict[str, Any]) -> None:
+    operations = [
+        [op, stage, *_spread(of_stage)]
+        for op, stages in evidence["operations_s"].items()
+        for stage, of_stage in stages.items()
+    ]
+    columns = ["operation", "stage", "median", "10th percentile", "90th percentile", "samples"]
+    title = f"{evidence['steps_used']} steps, {evidence['steps_disturbed']} disturbed and set aside"
+    console.print(tables.plain_table(title, columns, operations, left=2))
+    rows = [
+        [words, f"{group['bytes']:.0f}", *_spread(group), tables.seconds(group["residual_s"])]
+        for words, key in (
+            ("message", "message_s"),
+            ("send call", "send_call_s"),
+            ("reduction", "gradient_reduction_s"),
+        )
+        for group in evidence.get(key, {}).get("sizes", [])
+    ]
+    if rows:
+        columns = ["transfers", "bytes", *columns[2:], "residual"]
+        console.print(tables.plain_table("", columns, rows))
+    for words, key in (("message", "message_s"), ("send call", "send_call_s")):
+        line = evidence[key]
+        if line["sizes"]:
+            console.print(f"{words}: {tables.seconds(line['fixed_s'])}{_rate(line['per_byte_s'])}")
+    for words, key in (
+        ("host gap between actions", "gap_s"),
+        ("meeting before the optimizer", "meeting_before_optimizer_s"),
+    ):
+        if evidence[key] is not None:
+            console.print(f"{words}: {tables.seconds(evidence[key]['median_s'])}")
+
+
+def _spread(found: dict[str, Any]) -> list[str]:
+    times = [tables.seconds(found[key]) for key in ("median_s", "p10_s", "p90_s")]
+    return [*times, str(found["num_samples"])]
+
+
+def _rate(per_byte_s: float | None) -> str:
+    return f" and {1e-9 / per_byte_s:.3g} GB/s" if per_byte_s else ""
