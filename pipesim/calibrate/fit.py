@@ -10,7 +10,7 @@ import numpy as np
 
 from pipesim.actions import Op
 from pipesim.calibrate.lines import Line, fit_line
-from pipesim.calibrate.samples import FloatArray, Samples
+from pipesim.calibrate.samples import NO_TABLE, FloatArray, Samples
 from pipesim.costs import CostTable
 from pipesim.costs.host import HostCost
 from pipesim.costs.network import LinkCost, PointToPoint
@@ -147,9 +147,8 @@ def _overlapped(pairs: Mapping[int, FloatArray], num_stages: int) -> FloatArray 
 
 
 def _link(measured: Sequence[Samples], alike: Sequence[Samples]) -> tuple[Line, list[str]]:
-    seen = np.concatenate([s.message_s for s in measured])
-    line = fit_line(seen, np.concatenate([s.message_s for s in alike]))
-    if not len(seen):
+    line = _line([s.message_s for s in alike], [s.message_s for s in measured if s not in alike])
+    if not line.groups:
         return line, ["no message was seen to arrive while its receiver waited: links cost nothing"]
     if line.per_byte_s is None:
         return line, [
@@ -159,14 +158,16 @@ def _link(measured: Sequence[Samples], alike: Sequence[Samples]) -> tuple[Line, 
     return line, []
 
 
+def _line(samples: Sequence[FloatArray], others: Sequence[FloatArray]) -> Line:
+    return fit_line(np.concatenate([NO_TABLE, *samples]), np.concatenate([NO_TABLE, *others]))
+
+
 def _link_cost(line: Line) -> LinkCost:
     return LinkCost(line.fixed_s, 1 / line.per_byte_s if line.per_byte_s else None)
 
 
 def _host(measured: Sequence[Samples], alike: Sequence[Samples]) -> tuple[HostCost, dict[str, Any]]:
-    calls = fit_line(
-        np.concatenate([s.send_call_s for s in measured]), np.concatenate([s.send_call_s for s in alike])
-    )
+    calls = _line([s.send_call_s for s in alike], [s.send_call_s for s in measured if s not in alike])
     gaps = np.concatenate([s.gap_s for s in alike])
     meetings = np.concatenate([s.meeting_s for s in alike])
     hidden = alike[0].hides_host

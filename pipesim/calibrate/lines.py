@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from pipesim.calibrate.samples import FloatArray
+from pipesim.calibrate.samples import NO_TABLE, FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Line:
     groups: tuple[SizeGroup, ...]
 
 
-def fit_line(samples: FloatArray, typical: FloatArray | None = None) -> Line:
+def fit_line(samples: FloatArray, others: FloatArray = NO_TABLE) -> Line:
     """Fit a line to the medians of all sizes, each weighted by how often it was seen.
 
     Neither part is allowed to be negative.
@@ -53,23 +54,22 @@ def fit_line(samples: FloatArray, typical: FloatArray | None = None) -> Line:
     Parameters
     ----------
     samples : array, shape (samples, 2)
-        Bytes and seconds; without any the line is zero.
-    typical : array, shape (some, 2), optional
-        Those of them that the line is for. The others tell how time grows with size, and the fixed part is
-        the median of what these take beside that.
+        Bytes and seconds that the line is for; without any sample the line is zero.
+    others : array, shape (some, 2)
+        Taken under other conditions. If they have several sizes they tell how time grows with size, and the
+        fixed part is the median of what the samples take beside that.
     """
-    if not len(samples):
+    everything = np.concatenate([samples, others])
+    if not len(everything):
         return Line(0.0, None, ())
-    sizes, group = np.unique(samples[:, 0], return_inverse=True)
-    seconds = [samples[group == index, 1] for index in range(len(sizes))]
-    medians = np.array([np.median(values) for values in seconds])
-    weights = np.array([len(values) for values in seconds], float)
+    sizes, seconds = _by_size(everything)
     per_byte: float | None = None
-    fixed = float(medians[0])
-    if len(sizes) > 1:
-        fixed, per_byte = _least_squares(sizes, medians, weights)
-    if typical is not None and len(typical):
-        fixed = max(0.0, float(np.median(typical[:, 1] - typical[:, 0] * (per_byte or 0.0))))
+    fixed = float(np.median(seconds[0]))
+    if len(np.unique(others[:, 0])) > 1 and len(samples):
+        _, per_byte = _least_squares(*_by_size(others))
+        fixed = max(0.0, float(np.median(samples[:, 1] - samples[:, 0] * per_byte)))
+    elif len(sizes) > 1:
+        fixed, per_byte = _least_squares(sizes, seconds)
     groups = tuple(
         SizeGroup(
             float(size),
@@ -84,8 +84,15 @@ def fit_line(samples: FloatArray, typical: FloatArray | None = None) -> Line:
     return Line(fixed, per_byte, groups)
 
 
-def _least_squares(sizes: FloatArray, seconds: FloatArray, weights: FloatArray) -> tuple[float, float]:
-    """Weighted least squares with both coefficients at least 0; of two, one bound is enough to try each."""
+def _by_size(samples: FloatArray) -> tuple[FloatArray, list[FloatArray]]:
+    sizes, group = np.unique(samples[:, 0], return_inverse=True)
+    return sizes, [samples[group == index, 1] for index in range(len(sizes))]
+
+
+def _least_squares(sizes: FloatArray, samples: Sequence[FloatArray]) -> tuple[float, float]:
+    """Fit medians, weighted by their samples, with both coefficients at least 0."""
+    seconds = np.array([np.median(values) for values in samples])
+    weights = np.array([len(values) for values in samples], float)
     mean_size = np.average(sizes, weights=weights)
     mean_s = np.average(seconds, weights=weights)
     spread = np.average((sizes - mean_size) ** 2, weights=weights)

@@ -1,0 +1,206 @@
+"""Costs that are put into a run come out of its calibration: times, links, host, step end, and what is set aside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import costs_of
+
+from pipesim.actions import SENDS, Op, Schedule
+from pipesim.calibrate.fit import calibrate
+from pipesim.calibrate.from_runs import samples_of_run
+from pipesim.calibrate.lines import fit_line
+from pipesim.calibrate.sources import read_samples
+from pipesim.costs import CostTable
+from pipesim.costs.file import read_cost_table, write_cost_table
+from pipesim.costs.host import HostCost
+from pipesim.engine import simulate
+from pipesim.errors import ExecutionError, PipesimError
+from pipesim.executor import Run
+from pipesim.executor.run import timeline_of
+from pipesim.graph import lower
+from pipesim.schedules import Shape, generate
+
+STAGES = 4
+HOST = HostCost(2e-5, 1e-11, 3e-5, 5e-4)
+
+
+def true_costs(**stated: object) -> CostTable:
+    facts = {
+        "forward_s": (0.010, 0.012, 0.011, 0.015),
+        "backward_s": (0.020, 0.023, 0.022, 0.031),
+        "p2p_latency_s": 4e-5,
+        "p2p_bytes_per_s": 2e9,
+        "boundary_bytes": 1e6,
+        "optimizer_s": 0.002,
+    }
+    return replace(costs_of(STAGES, number=float, **{**facts, **stated}), host=HOST)
+
+
+def run_of(
+    schedule: Schedule,
+    costs: CostTable,
+    *,
+    num_steps: int = 3,
+    disturbed: tuple[int, ...] = (),
+    device: str = "cpu",
+    stretched: float = 3.0,
+) -> Run:
+    """What the executor would record if ranks took what the costs say; disturbed steps take longer."""
+    lowered = lower(schedule)
+    timeline = simulate(lowered, costs)
+    start, end = timeline.start_s.astype(float), timeline.end_s.astype(float)
+    own = end - start
+    sends = np.isin(lowered.op, SENDS)
+    own[sends] = [float(costs.host.send_s(n)) for n in timeline.nbytes[sends]]
+    wait_start, wait_end = np.full(len(start), np.nan), np.full(len(start), np.nan)
+    for rank in range(lowered.num_ranks):
+        free = 0.0
+        for row in range(*lowered.rows_of(rank).indices(len(start))):
+            if sends[row]:
+                free += own[row]
+            elif lowered.op[row] <= Op.W:
+                if start[row] > free + costs.host.per_action_s + 1e-9:
+                    wait_start[row], wait_end[row] = free, start[row]
+                free = end[row]
+            elif lowered.op[row] == Op.OPTIMIZER:
+                wait_start[row], wait_end[row] = free, start[row]
+    factor = np.array([stretched if step in disturbed else 1.0 for step in range(num_steps)])
+
+    def over_steps(values: np.ndarray) -> np.ndarray:
+        return (factor[:, None] * values).reshape(-1)
+
+    return Run(
+        schedule=lowered,
+        device=device,
+        num_replicas=1,
+        num_steps=num_steps,
+        warmup=0,
+        timeline=timeline_of(
+            lowered, 1, num_steps, over_steps(start), over_steps(end), timeline.nbytes.astype(np.int64)
+        ),
+        own_s=over_steps(own),
+        wait_start_s=over_steps(wait_start),
+        wait_end_s=over_steps(wait_end),
+        cpu_s=over_steps(own),
+        step_s=factor * end.max(),
+        disturbed=factor > 1,
+        losses=np.zeros(num_steps),
+        peak_activation_bytes=np.zeros((1, lowered.num_ranks), np.int64),
+        deferred_share=np.ones(lowered.num_stages),
+        clock_offset_s=np.zeros((2, lowered.num_ranks)),
+        clock_bound_s=np.zeros((2, lowered.num_ranks)),
+        workload={"kind": "transformer"},
+        environment={"torch": "none"},
+    )
+
+
+def gpipe(num_microbatches: int = 6) -> Schedule:
+    return generate("gpipe", Shape(STAGES, 1, num_microbatches))
+
+
+def test_costs_of_a_run_come_back() -> None:
+    costs = true_costs()
+    larger = true_costs(boundary_bytes=4e6)
+    runs = [run_of(gpipe(), costs), replace(run_of(gpipe(), larger), workload={"kind": "another"})]
+    found = calibrate([samples_of_run(run, f"run {i}") for i, run in enumerate(runs)])
+    np.testing.assert_allclose(found.costs.forward_s, costs.forward_s)
+    np.testing.assert_allclose(found.costs.backward_s, costs.backward_s)
+    np.testing.assert_allclose(found.costs.optimizer_s, 0.002)
+    link = found.costs.p2p(0, 1)
+    assert link.latency_s == pytest.approx(4e-5, rel=1e-6)
+    assert link.bytes_per_s == pytest.approx(2e9, rel=1e-6)
+    for name in HostCost.__slots__:
+        assert getattr(found.costs.host, name) == pytest.approx(getattr(HOST, name), rel=1e-6), name
+    assert all(abs(group["residual_s"]) < 1e-9 for group in found.evidence["message_s"]["sizes"])
+    assert any("used for links only" in note for note in found.notes)
+    assert any("I and W of stages 0, 1, 2, 3 never ran apart" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("name", ["1f1b", "gpipe"])
+def test_what_was_calibrated_predicts_other_schedules(name: str) -> None:
+    costs = true_costs()
+    found = calibrate([samples_of_run(run_of(gpipe(), costs), "gpipe")])
+    lowered = lower(generate(name, Shape(STAGES, 1, 9)))
+    expected, predicted = simulate(lowered, costs), simulate(lowered, found.costs)
+    np.testing.assert_allclose(predicted.end_s, expected.end_s, rtol=1e-9)
+
+
+def test_i_and_w_are_measured_where_they_run_apart() -> None:
+    costs = true_costs(input_gradient_s=(0.0, 0.012, 0.012, 0.017), weight_gradient_s=(0.02,) * 4)
+    split = run_of(generate("zb-h1", Shape(STAGES, 1, 8)), costs)
+    found = calibrate([samples_of_run(split, "zb-h1")])
+    np.testing.assert_allclose(found.costs.input_gradient_s, costs.input_gradient_s, atol=1e-12)
+    np.testing.assert_allclose(found.costs.weight_gradient_s, costs.weight_gradient_s)
+    np.testing.assert_allclose(found.costs.backward_s, costs.input_gradient_s + costs.weight_gradient_s)
+    assert any("never ran whole" in note for note in found.notes)
+
+
+def test_disturbed_steps_are_set_aside_and_counted() -> None:
+    costs = true_costs()
+    found = calibrate([samples_of_run(run_of(gpipe(), costs, num_steps=4, disturbed=(0, 1, 3)), "a.json")])
+    np.testing.assert_allclose(found.costs.forward_s, costs.forward_s)
+    assert (found.evidence["steps_used"], found.evidence["steps_disturbed"]) == (1, 3)
+    assert "a.json: 3 of 4 steps were disturbed and set aside" in found.notes
+    never = calibrate([samples_of_run(run_of(gpipe(), costs, num_steps=2, disturbed=(0, 1)), "b.json")])
+    assert any("every step was disturbed" in note for note in never.notes)
+
+
+def test_a_device_that_runs_ahead_hides_its_host() -> None:
+    found = calibrate([samples_of_run(run_of(gpipe(), true_costs(), device="emulated"), "a")])
+    assert found.costs.host.per_message_s == 0
+    assert found.costs.host.meeting_s == pytest.approx(HOST.meeting_s)
+    assert found.evidence["send_call_s"]["hidden_by_the_device"]
+    assert found.evidence["send_call_s"]["sizes"][0]["median_s"] == pytest.approx(3e-5)
+
+
+def test_one_size_cannot_tell_latency_from_bandwidth() -> None:
+    found = calibrate([samples_of_run(run_of(gpipe(), true_costs()), "a")])
+    link = found.costs.p2p(0, 1)
+    assert link.bytes_per_s is None
+    assert link.latency_s == pytest.approx(4e-5 + 1e6 / 2e9)
+    assert any("cannot be told apart" in note for note in found.notes)
+
+
+def test_a_stage_that_never_ran_by_itself_is_an_error() -> None:
+    samples = samples_of_run(run_of(gpipe(), true_costs()), "a.json")
+    kept = {key: value for key, value in samples.op_s.items() if key != (Op.F, 2)}
+    with pytest.raises(ExecutionError, match=r"a\.json: F of stages 2 was never measured"):
+        calibrate([replace(samples, op_s=kept)])
+
+
+def test_lines() -> None:
+    assert fit_line(np.zeros((0, 2))).fixed_s == 0
+    line = fit_line(np.array([[1.0, 3.0], [2.0, 5.0], [2.0, 5.5], [2.0, 100.0]]))
+    assert line.groups[1].median_s == 5.5
+    falling = fit_line(np.array([[1.0, 5.0], [3.0, 3.0]]))
+    assert (falling.fixed_s, falling.per_byte_s) == (4.0, 0.0)
+    below = fit_line(np.array([[1.0, 1.0], [2.0, 4.0]]))
+    assert below.fixed_s == 0
+    assert below.per_byte_s == pytest.approx(9 / 5)
+    anchored = fit_line(np.array([[2.0, 9.0]]), np.array([[1.0, 3.0], [2.0, 5.0]]))
+    assert (anchored.fixed_s, anchored.per_byte_s) == pytest.approx((5.0, 2.0))
+    assert [group.num_samples for group in anchored.groups] == [1, 2]
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run_of(gpipe(), true_costs()).write(path)
+    (samples,) = read_samples([path])
+    found = calibrate([samples])
+    write_cost_table(found.costs, tmp_path / "costs.yaml", evidence=found.evidence)
+    table = read_cost_table(tmp_path / "costs.yaml")
+    np.testing.assert_allclose(table.forward_s, true_costs().forward_s, atol=1e-9)
+    (from_folder,) = read_samples([tmp_path])
+    assert from_folder.num_stages == STAGES
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    with pytest.raises(PipesimError, match=r"other\.json: is neither a run"):
+        read_samples([tmp_path / "other.json"])
+    with pytest.raises(PipesimError, match="cannot be read"):
+        read_samples([tmp_path / "none.json"])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PipesimError, match="holds no"):
+        read_samples([tmp_path / "empty"])
