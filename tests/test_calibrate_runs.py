@@ -1,4 +1,4 @@
-"""Costs that are put into a run come out of its calibration: times, links, host, step end, and what is set aside."""
+"""Costs that are put into a run come out of its calibration; what is disturbed or unknown is said."""
 
 from __future__ import annotations
 

@@ -1,0 +1,283 @@
+"""Calibration from files of somebody's real run: timers of Megatron-LM, traces of the PyTorch profiler."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipesim.actions import Op
+from pipesim.calibrate.fit import calibrate
+from pipesim.calibrate.kineto import action_of
+from pipesim.calibrate.sources import read_samples
+from pipesim.errors import PipesimError, ScenarioError
+
+FORWARD_US, BACKWARD_US, LATENCY_US = 1000.0, 2000.0, 50.0
+AHEAD_US = 700_000.0
+"""What the clock of rank 1 is ahead."""
+
+
+def write_dumps(
+    folder: Path, num_ranks: int, num_chunks: int, num_microbatches: int = 4, skip: tuple[int, ...] = ()
+) -> None:
+    """Timers as the patched Megatron-LM writes them; stage s takes 10 + s ms forward and twice that back."""
+    for rank in set(range(num_ranks)) - set(skip):
+        timers: dict[str, float] = {}
+        now = 1000.0 * rank
+        for chunk in range(num_chunks):
+            for kind, factor in (("forward", 1), ("backward", 2)):
+                for microbatch in range(num_microbatches):
+                    name = f"{kind}-{microbatch}" if num_chunks == 1 else f"{kind}-{chunk}-{microbatch}"
+                    timers[f"{name}-start"] = now
+                    now += factor * (10 + chunk * num_ranks + rank)
+                    timers[f"{name}-end"] = now
+        name = f"event_times_PP{num_ranks}_VPP{num_chunks}_TPxCPxDP_rank_0_pp_rank_{rank}_rank_{rank}.json"
+        (folder / name).write_text(json.dumps(timers))
+
+
+@pytest.mark.parametrize(("num_ranks", "num_chunks"), [(4, 1), (2, 2)])
+def test_timer_dumps(tmp_path: Path, num_ranks: int, num_chunks: int) -> None:
+    write_dumps(tmp_path, num_ranks, num_chunks)
+    (samples,) = read_samples([tmp_path])
+    assert samples.stages_of_rank == tuple(
+        tuple(range(rank, num_ranks * num_chunks, num_ranks)) for rank in range(num_ranks)
+    )
+    found = calibrate([samples])
+    np.testing.assert_allclose(found.costs.forward_s, 1e-3 * (10 + np.arange(4)))
+    np.testing.assert_allclose(found.costs.backward_s, 2e-3 * (10 + np.arange(4)))
+    assert any("clocks of processes are not related" in note for note in found.notes)
+
+
+def test_timer_dumps_that_do_not_add_up(tmp_path: Path) -> None:
+    write_dumps(tmp_path, 4, 1, skip=(1, 3))
+    with pytest.raises(ScenarioError, match="pipeline ranks 1, 3 of 4 have no file"):
+        read_samples([tmp_path])
+    write_dumps(tmp_path, 4, 1)
+    path = next(tmp_path.glob("*_pp_rank_2_*.json"))
+    timers = json.loads(path.read_text())
+    del timers["forward-0-end"]
+    path.write_text(json.dumps(timers))
+    (samples,) = read_samples([tmp_path])
+    assert any("1 timers without both start and end" in words for words in samples.unused)
+    path.write_text(json.dumps({"forward-0-start": "now"}))
+    with pytest.raises(ScenarioError, match="forward-0-start: found 'now'; expected milliseconds"):
+        read_samples([tmp_path])
+    path.write_text(json.dumps({"forward-1-0-start": 1.0}))
+    with pytest.raises(ScenarioError, match="does not go with the file name's VPP 1"):
+        read_samples([tmp_path])
+    path.write_text("[]")
+    with pytest.raises(ScenarioError, match="is not a mapping of timers"):
+        read_samples([tmp_path])
+
+
+class GpuTrace:
+    """A profiler trace of one rank, event by event; annotations come long before their kernels run."""
+
+    def __init__(self, rank: int, ahead_us: float = 0.0, *, arrows: bool = False) -> None:
+        self.rank = rank
+        self.ahead_us = ahead_us
+        self.arrows = arrows
+        self.events: list[dict[str, Any]] = []
+        self._host_us = 0.0
+        self._count = 0
+
+    def action(self, name: str, *kernels: tuple[str, float, float], graph: bool = False) -> None:
+        """One annotation that launches kernels, each of a name, start and end."""
+        begin = self._host_us
+        for kernel, start, end in kernels:
+            self._count += 1
+            self._host_us += 5
+            launch = {"pid": 1, "tid": 1, "ts": self._host_us + self.ahead_us}
+            place = {"pid": 0, "tid": 7, "ts": start + self.ahead_us}
+            arguments: dict[str, Any] = {"stream": 7}
+            if self.arrows:
+                self.events += [
+                    {"ph": "s", "cat": "ac2g", "id": self._count, "name": "ac2g", **launch},
+                    {"ph": "f", "cat": "ac2g", "id": self._count, "name": "ac2g", "bp": "e", **place},
+                ]
+            else:
+                arguments["correlation"] = self._count
+            if graph:
+                arguments["graph node id"] = 3
+            if "SendRecv" in kernel:
+                arguments |= {"In msg nelems": 250_000, "dtype": "Float"}
+            self.events += [
+                {
+                    "ph": "X",
+                    "cat": "cuda_runtime",
+                    "name": "cudaLaunchKernel",
+                    "dur": 2,
+                    "args": {"correlation": self._count},
+                    **launch,
+                },
+                {"ph": "X", "cat": "kernel", "name": kernel, "dur": end - start, "args": arguments, **place},
+            ]
+        self._host_us += 10
+        self.events.append(
+            {
+                "ph": "X",
+                "cat": "user_annotation",
+                "name": name,
+                "pid": 1,
+                "tid": 1,
+                "ts": begin + self.ahead_us,
+                "dur": self._host_us - begin - 1,
+            }
+        )
+
+    def write(self, path: Path) -> None:
+        document = {
+            "deviceProperties": [{"id": 0, "name": "GPU"}],
+            "distributedInfo": {"rank": self.rank, "world_size": 2},
+            "traceEvents": self.events,
+        }
+        text = json.dumps(document)
+        if path.suffix == ".gz":
+            with gzip.open(path, "wt") as file:
+                file.write(text)
+        else:
+            path.write_text(text)
+
+
+def two_ranks(folder: Path, *, arrows: bool = False, messages: bool = True, num: int = 3) -> None:
+    """Microbatches one by one through two stages, of which the second's clock is ahead."""
+    lower, upper = GpuTrace(0, arrows=arrows), GpuTrace(1, AHEAD_US, arrows=arrows)
+    now = 1e5
+    for m in range(num):
+        forward_end = now + FORWARD_US
+        arrived = forward_end + LATENCY_US
+        lower.action(f"PP:0F{m}", ("gemm", now, now + 400), ("gemm", now + 600, forward_end))
+        upper_end = arrived + FORWARD_US
+        backward_end = upper_end + BACKWARD_US
+        back = backward_end + LATENCY_US
+        if messages:
+            lower.action(f"PP:0SEND_F{m}", ("ncclDevKernel_SendRecv(x)", forward_end, arrived))
+            upper.action(f"PP:1RECV_F{m}", ("ncclDevKernel_SendRecv(x)", now, arrived))
+            lower.action(f"PP:0RECV_B{m}", ("ncclDevKernel_SendRecv(x)", arrived, back))
+        upper.action(f"PP:1F{m}", ("gemm", arrived, upper_end))
+        upper.action(f"PP:1B{m}", ("gemm", upper_end, backward_end))
+        if messages:
+            upper.action(f"PP:1SEND_B{m}", ("ncclDevKernel_SendRecv(x)", backward_end, back))
+        lower.action(f"PP:0B{m}", ("gemm", back, back + BACKWARD_US))
+        now = back + BACKWARD_US
+    lower.write(folder / "rank0.json.gz")
+    upper.write(folder / "rank1.json")
+
+
+@pytest.mark.parametrize("arrows", [False, True])
+def test_times_are_those_of_kernels_and_clocks_are_tied_by_messages(tmp_path: Path, arrows: bool) -> None:
+    two_ranks(tmp_path, arrows=arrows)
+    found = calibrate(read_samples([tmp_path]))
+    np.testing.assert_allclose(found.costs.forward_s, 1e-6 * FORWARD_US)
+    np.testing.assert_allclose(found.costs.backward_s, 1e-6 * BACKWARD_US)
+    link = found.costs.p2p(0, 1)
+    assert link.latency_s == pytest.approx(1e-6 * LATENCY_US)
+    assert found.costs.boundary_bytes.tolist() == [1e6, 0]
+    clocks = [note for note in found.notes if "us apart" in note]
+    assert len(clocks) == 1
+    assert "clocks 700000 us apart, known to 50 us" in clocks[0]
+
+
+def test_without_messages_ranks_are_not_merged(tmp_path: Path) -> None:
+    two_ranks(tmp_path, messages=False)
+    found = calibrate(read_samples([tmp_path]))
+    np.testing.assert_allclose(found.costs.forward_s, 1e-6 * FORWARD_US)
+    assert found.costs.p2p(0, 1).latency_s == 0
+    assert any("no matched sends and receives both ways" in note for note in found.notes)
+    assert any("no message was seen" in note for note in found.notes)
+
+
+def test_missing_ranks_are_said(tmp_path: Path) -> None:
+    two_ranks(tmp_path)
+    (samples,) = read_samples([tmp_path / "rank1.json"])
+    assert "traces of 1 of 2 processes were given" in samples.unused
+    with pytest.raises(PipesimError, match="F of stages 0 was never measured"):
+        calibrate([samples])
+
+
+def test_what_a_trace_cannot_tell(tmp_path: Path) -> None:
+    trace = GpuTrace(0)
+    trace.action("PP:0F0", ("gemm", 100, 200))
+    trace.action("PP:0F1")
+    trace.action("PP:0B0", ("gemm", 300, 500))
+    trace.action("whole step", ("gemm", 600, 700), graph=True)
+    lost = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 800, "dur": 5, "args": {}}
+    trace.events.append(lost)
+    trace.write(tmp_path / "a.json")
+    (samples,) = read_samples([tmp_path / "a.json"])
+    assert set(samples.op_s) == {(Op.F, 0), (Op.B, 0)}
+    words = " ".join(samples.unused)
+    assert "1 actions without work of their own: an annotation is time of the CPU" in words
+    assert "1 kernels of CUDA graphs" in words
+    assert "1 of 4 kernels without a launch in the trace" in words
+
+
+def test_host_side_of_a_gpu_run_is_refused(tmp_path: Path) -> None:
+    trace = GpuTrace(0)
+    trace.action("PP:0F0", ("gemm", 100, 200))
+    trace.events = [event for event in trace.events if event["cat"] != "kernel"]
+    trace.write(tmp_path / "a.json")
+    with pytest.raises(ScenarioError, match="shows only the host of a GPU"):
+        read_samples([tmp_path / "a.json"])
+
+
+def test_a_trace_without_pipeline_actions_is_refused(tmp_path: Path) -> None:
+    trace = GpuTrace(0)
+    trace.action("1F1B", ("gemm", 100, 200))
+    trace.action("dispatch(F)", ("gemm", 200, 300))
+    trace.write(tmp_path / "train.json")
+    with pytest.raises(ScenarioError, match=r"no annotation names a pipeline action.*1F1B, dispatch\(F\)"):
+        read_samples([tmp_path / "train.json"])
+    (tmp_path / "cut.json.gz").write_bytes(b"no gzip")
+    with pytest.raises(ScenarioError, match="cannot be read"):
+        read_samples([tmp_path / "cut.json.gz"])
+
+
+def test_two_traces_of_one_stage_are_refused(tmp_path: Path) -> None:
+    two_ranks(tmp_path)
+    (tmp_path / "copy.json").write_text((tmp_path / "rank1.json").read_text())
+    with pytest.raises(ScenarioError, match="give the traces of one pipeline only"):
+        read_samples([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("PP:1F0", (Op.F, 1, 0)),
+        ("PP:3SEND_B12", (Op.SEND_B, 3, 12)),
+        ("Forward 3", (Op.F, -1, 3)),
+        ("Backward 0", (Op.B, -1, 0)),
+        ("ProfilerStep#1", None),
+        ("PP:(0F1;1B0)OVERLAP_F_B", None),
+        ("PP:nonsense", None),
+    ],
+)
+def test_names_of_annotations(name: str, expected: tuple[Op, int, int] | None) -> None:
+    action = action_of(name)
+    assert (None if action is None else (action.op, action.stage, action.microbatch)) == expected
+
+
+def test_a_real_trace_of_a_cpu(tmp_path: Path) -> None:
+    """Waits inside an annotation are not its work; stages come from ranks where names have none."""
+    torch = pytest.importorskip("torch")
+    import time
+
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    x = torch.randn(300, 300)
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        for microbatch in range(3):
+            with record_function(f"PP:0F{microbatch}"):
+                time.sleep(0.05)
+                x @ x
+            with record_function(f"PP:0B{microbatch}"):
+                x @ x
+                x @ x
+    profiler.export_chrome_trace(str(tmp_path / "trace.json"))
+    (samples,) = read_samples([tmp_path / "trace.json"])
+    assert len(samples.op_s[Op.F, 0]) == len(samples.op_s[Op.B, 0]) == 3
+    assert samples.op_s[Op.F, 0].min() < 0.05
