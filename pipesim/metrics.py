@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pipesim.actions import Op, Schedule
 from pipesim.costs import CostTable
-from pipesim.costs.rows import held_bytes
+from pipesim.costs.rows import gathering_s, held_bytes
 from pipesim.graph import NONE, Dependencies, dependencies, held, peak_in_flight
 from pipesim.timeline import Timeline
 
@@ -35,7 +35,7 @@ class Breakdown:
     p2p_s
         From then until the message is there (or, with blocking transfers, passed on).
     collective_s
-        Waiting for parameters to be gathered.
+        Waiting, inside its actions, for shared-out parameters to be gathered and gradients reduced.
     cooldown_s
         After its last action.
     """
@@ -124,7 +124,8 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
     start, end = compute.start_s, compute.end_s
     first_start, last_end = start.min(), end.max()
     makespan = last_end - first_start
-    breakdowns = _breakdowns(schedule, dependencies(schedule), start, end)
+    gathering = np.minimum(gathering_s(schedule, costs), end - start)
+    breakdowns = _breakdowns(schedule, dependencies(schedule), start, end, gathering)
     busy = np.array([b.busy_s for b in breakdowns])
     spans = [end[rows].max() - start[rows].min() for rows in _rows_by_rank(schedule)]
     ideal = busy.sum() / len(busy)
@@ -149,9 +150,7 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
         comm_bytes=timeline.nbytes[sends].sum(),
         **_throughput(costs, step_time),
         peak_memory_bytes=None if memory is None else max(memory),
-        fits_memory=None
-        if memory is None or costs.memory_limit_bytes is None
-        else max(memory) <= costs.memory_limit_bytes,
+        fits_memory=_fits(memory, costs),
         ranks=tuple(
             RankMetrics(
                 rank=rank,
@@ -171,7 +170,9 @@ def _rows_by_rank(schedule: Schedule) -> list[slice]:
     return [schedule.rows_of(rank) for rank in range(schedule.num_ranks)]
 
 
-def _breakdowns(schedule: Schedule, needs: Dependencies, start: Array, end: Array) -> list[Breakdown]:
+def _breakdowns(
+    schedule: Schedule, needs: Dependencies, start: Array, end: Array, gathering: Array
+) -> list[Breakdown]:
     """Attribute every rank's time between the first start and the last end of all ranks."""
     first_start, last_end = start.min(), end.max()
     ready = np.where(needs.producer == NONE, first_start, end[needs.producer])
@@ -185,13 +186,14 @@ def _breakdowns(schedule: Schedule, needs: Dependencies, start: Array, end: Arra
         begin, finish, input_ready = start[rows][alone], end[rows][alone], ready[rows][alone]
         previous_end, begin_next = finish[:-1], begin[1:]
         produced = np.minimum(np.maximum(input_ready[1:], previous_end), begin_next)
+        gathered = gathering[rows][alone].sum()
         breakdowns.append(
             Breakdown(
-                busy_s=(finish - begin).sum(),
+                busy_s=(finish - begin).sum() - gathered,
                 warmup_s=begin[0] - first_start,
                 dependency_s=(produced - previous_end).sum(),
                 p2p_s=(begin_next - produced).sum(),
-                collective_s=0 * last_end,
+                collective_s=gathered,
                 cooldown_s=last_end - finish[-1],
             )
         )
@@ -239,6 +241,18 @@ def _peak_memory(schedule: Schedule, costs: CostTable) -> list[float] | None:
     if not by_row.any():
         return None
     return [float(by_row[rows].max()) for rows in _rows_by_rank(schedule)]
+
+
+def _fits(memory: list[float] | None, costs: CostTable) -> bool | None:
+    """Whether every rank's peak fits its own devices."""
+    limits = (
+        []
+        if memory is None
+        else [costs.of_ranks.get(rank, costs).memory_limit_bytes for rank in range(len(memory))]
+    )
+    if memory is None or None in limits:
+        return None
+    return all(peak <= limit for peak, limit in zip(memory, limits, strict=True) if limit is not None)
 
 
 def _throughput(costs: CostTable, step_time_s: Any) -> dict[str, float | None]:

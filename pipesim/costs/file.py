@@ -51,7 +51,7 @@ _COLLECTIVES: tuple[GradientCollective, ...] = get_args(GradientCollective)
 _OPTIONAL_ARRAYS = ("overlapped_pair_s", "expert_share")
 _RINGS = ("gradient_ring", "expert_ring")
 _EVIDENCE = "calibration"
-_OF_THE_CLUSTER = ("fabric", "gradient_buckets")
+_OF_THE_CLUSTER = ("fabric", "gradient_buckets", "of_ranks")
 """A file holds what ranks and links cost, not the cluster that they were worked out for."""
 _NAMES = [item.name for item in fields(CostTable) if item.name not in _OF_THE_CLUSTER]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,15 @@ from pipesim.costs.transformer import (
 )
 from pipesim.errors import ScenarioError
 from pipesim.scenario.layers import balance, split_layers
-from pipesim.scenario.resolved import Cluster, Efficiency, OptimizerLevel, Scenario, Transformer
+from pipesim.scenario.resolved import (
+    Accelerator,
+    Cluster,
+    Efficiency,
+    LayerSplit,
+    OptimizerLevel,
+    Scenario,
+    Transformer,
+)
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -65,6 +73,8 @@ def model_costs(
         If the layers do not fit the stages, the heads do not divide over the tensor-parallel devices, or the
         accelerator does not compute in the scenario's precision.
     """
+    if cluster.other_accelerators:
+        return _of_mixed_ranks(scenario, model, cluster, efficiency, num_chunks)
     parallel, precision, batch = scenario.parallel, scenario.precision, scenario.batch
     num_stages = parallel.pipeline * num_chunks
     setting = layer_setting(scenario, model, cluster, efficiency)
@@ -179,6 +189,34 @@ class _StageTimes:
         blocks: list[dict[str, float]] = [getattr(kind, direction) for kind in self.kinds]
         parts = {part: self.of_stages([block.get(part, 0.0) for block in blocks]) for part in PARTS}
         return {part: seconds for part, seconds in parts.items() if seconds.any()}
+
+
+def _of_mixed_ranks(
+    scenario: Scenario, model: Transformer, cluster: Cluster, efficiency: Efficiency, num_chunks: int
+) -> CostTable:
+    """Cost table of the usual accelerator, with one for each other; layers and efficiency are the same."""
+    usual = replace(cluster, other_accelerators={})
+    setting = layer_setting(scenario, model, usual, efficiency)
+    counts = layers_per_stage(scenario, setting, scenario.parallel.pipeline * num_chunks)
+    scenario = replace(scenario, layers=LayerSplit("list", counts))
+
+    def on(accelerator: Accelerator) -> CostTable:
+        alike = replace(usual, accelerator=accelerator)
+        return model_costs(scenario, model, alike, efficiency, num_chunks=num_chunks)
+
+    table, others = on(usual.accelerator), cluster.other_accelerators
+    by_name = {accelerator.name: on(accelerator) for accelerator in others.values()}
+    of_ranks = {rank: by_name[accelerator.name] for rank, accelerator in others.items()}
+    peaks = [
+        of_ranks.get(rank, table).peak_flops_per_gpu or 0.0 for rank in range(scenario.parallel.pipeline)
+    ]
+    words = ", ".join(f"rank {rank}: {accelerator.name}" for rank, accelerator in sorted(others.items()))
+    return replace(
+        table,
+        of_ranks=of_ranks,
+        peak_flops_per_gpu=sum(peaks) / len(peaks),
+        provenance={**table.provenance, "other accelerators": words},
+    )
 
 
 def layers_per_stage(scenario: Scenario, setting: Setting, num_stages: int) -> tuple[int, ...]:

@@ -21,9 +21,10 @@ Array = npt.NDArray[Any]
 
 def row_durations(schedule: Schedule, costs: CostTable) -> Array:
     """Seconds of each row, shape (rows,); both rows of an overlapped pair hold the pair's duration."""
-    durations = costs.durations(schedule.op, schedule.stage)
-    if schedule.num_slices > 1:
-        durations = _of_slices(schedule, costs, durations)
+    durations = _single_durations(schedule, costs)
+    for rank, of_rank in costs.of_ranks.items():
+        rows = schedule.rows_of(rank)
+        durations[rows] = _single_durations(schedule, of_rank)[rows]
     for row in np.flatnonzero(schedule.joined):
         if costs.overlapped_pair_s is None:
             pair = durations[row] + durations[row + 1]
@@ -33,12 +34,36 @@ def row_durations(schedule: Schedule, costs: CostTable) -> Array:
     return durations
 
 
+def _single_durations(schedule: Schedule, costs: CostTable) -> Array:
+    durations = costs.durations(schedule.op, schedule.stage)
+    return durations if schedule.num_slices == 1 else _of_slices(schedule, costs, durations)
+
+
+def gathering_s(schedule: Schedule, costs: CostTable) -> Array:
+    """Seconds of each row's duration in which it waits for shared-out weights or gradients, shape (rows,).
+
+    Where a schedule splits the backward, all of it is in I. Both rows of an overlapped pair hold the pair's.
+    """
+    seconds = _part(schedule, costs, "shard_exchange", in_input_gradient=1, in_weight_gradient=0)
+    if "shard_exchange" not in costs.backward_parts_s:
+        return seconds
+    for rank, of_rank in costs.of_ranks.items():
+        rows = schedule.rows_of(rank)
+        of_its_own = _part(schedule, of_rank, "shard_exchange", in_input_gradient=1, in_weight_gradient=0)
+        seconds[rows] = of_its_own[rows]
+    if schedule.num_slices > 1:
+        seconds = seconds / schedule.num_slices
+    for row in np.flatnonzero(schedule.joined):
+        seconds[row : row + 2] = seconds[row] + seconds[row + 1]
+    return seconds
+
+
 def step_durations(schedule: Schedule, costs: CostTable) -> Array:
     """Seconds of each row of a lowered schedule, shape (rows,): `row_durations`, and a rank's optimizer."""
     durations = row_durations(schedule, costs)
     for row in np.flatnonzero(schedule.op == Op.OPTIMIZER):
-        stages = schedule.stages_of(int(schedule.rank[row]))
-        durations[row] = costs.optimizer_s[stages].sum()
+        rank = int(schedule.rank[row])
+        durations[row] = costs.of_ranks.get(rank, costs).optimizer_s[schedule.stages_of(rank)].sum()
     return durations
 
 

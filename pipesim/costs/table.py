@@ -96,6 +96,8 @@ class CostTable:
     fabric : Fabric, optional
         The wires that messages and gradient collectives share; None: every pair of ranks has its own, and
         collectives theirs.
+    of_ranks : Mapping of int to CostTable
+        Ranks whose devices are others than the rest's: durations, optimizer and memory limit are read there.
     """
 
     forward_s: Array
@@ -130,6 +132,7 @@ class CostTable:
     backward_parts_s: Mapping[str, Array] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     fabric: Fabric | None = None
+    of_ranks: Mapping[int, CostTable] = field(default_factory=dict)
 
     @property
     def num_stages(self) -> int:

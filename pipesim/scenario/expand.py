@@ -74,6 +74,12 @@ def _cluster(value: dict[str, Any], echo: dict[str, str]) -> dict[str, Any]:
     for key, kind in CLUSTER_PRESETS.items():
         if key in cluster:
             cluster[key] = _preset(cluster[key], kind, f"cluster.{key}")
+    others = cluster.get("other_accelerators")
+    if isinstance(others, dict):
+        cluster["other_accelerators"] = {
+            rank: _preset(other, "accelerators", f"cluster.other_accelerators.{rank}")
+            for rank, other in others.items()
+        }
     accelerator = cluster.get("accelerator")
     if cluster.get("intra_node") is None and isinstance(accelerator, dict):
         usual = accelerator.get("intra_node")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pipesim.errors import ScenarioError
@@ -71,6 +72,8 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
         if keys.layers is None:
             notes.echo["layers"] += " (default)"
     accelerator = None if cluster is None else cluster.accelerator
+    if cluster is not None:
+        _check_ranks(cluster.other_accelerators, parallel, "cluster.other_accelerators")
     costs, costs_file = _costs(keys.costs, directory) if keys.costs is not None else (None, None)
     return Scenario(
         name=keys.name or (Path(file).stem if file else "scenario"),
@@ -132,12 +135,14 @@ def _costs(keys: CostKeys, directory: Path) -> tuple[CostKeys | None, str | None
 
 
 def _jitter(keys: JitterKeys, parallel: Parallel) -> Jitter:
-    for rank in keys.slow_ranks:
-        if rank >= parallel.pipeline:
-            raise ScenarioError(
-                f"found rank {rank}; ranks are 0 to {parallel.pipeline - 1}", key="jitter.slow_ranks"
-            )
+    _check_ranks(keys.slow_ranks, parallel, "jitter.slow_ranks")
     return Jitter(keys.compute, keys.devices, keys.network, dict(keys.slow_ranks))
+
+
+def _check_ranks(ranks: Iterable[int], parallel: Parallel, key: str) -> None:
+    for rank in ranks:
+        if rank >= parallel.pipeline:
+            raise ScenarioError(f"found rank {rank}; ranks are 0 to {parallel.pipeline - 1}", key=key)
 
 
 def _reliability(keys: ReliabilityKeys) -> Reliability:
@@ -164,6 +169,8 @@ def _price(keys: ScenarioKeys, cluster: Cluster | None, notes: Notes) -> float |
     if keys.price_per_gpu_hour is not None:
         return keys.price_per_gpu_hour
     price = None if cluster is None else cluster.accelerator.price_usd_per_hour
+    if cluster is not None and cluster.other_accelerators:
+        return None
     if cluster is not None and price is not None:
         notes.echo["price_per_gpu_hour"] = f"{price:g} USD (preset {cluster.accelerator.name})"
     return price

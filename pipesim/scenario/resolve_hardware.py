@@ -19,6 +19,7 @@ BORROWED_ERROR_BAND = 0.5
 """Of numbers fitted on another accelerator or to other software: torchtitan's published step times, predicted
 with NeMo's numbers, are off by about that."""
 
+
 def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
     """Build the cluster; a single node needs no link between nodes.
 
@@ -71,6 +72,7 @@ def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
         oversubscription=1.0 if keys.oversubscription is None else keys.oversubscription,
         rails=bool(keys.rails),
         degraded_nodes=_degraded_nodes(keys),
+        other_accelerators={rank: _accelerator(other) for rank, other in keys.other_accelerators.items()},
     )
 
 

@@ -135,6 +135,8 @@ class Cluster:
     """Nodes on one leaf switch; None: nothing between nodes blocks."""
     oversubscription: float = 1.0
     """Down-links of a leaf switch over its up-links."""
+    other_accelerators: dict[int, Accelerator] = field(default_factory=dict)
+    """Pipeline rank -> what its devices are, where they are not the usual ones."""
     degraded_nodes: dict[int, float] = field(default_factory=dict)
     """Node -> what is left of the bandwidth of its cards."""
     rails: bool = False

@@ -153,6 +153,9 @@ class ClusterKeys(Keys):
     accelerator: AcceleratorKeys = Field(description="a preset's name (`pipesim presets`) or its fields")
     num_nodes: Count = Field(description="number of nodes")
     gpus_per_node: Count = Field(8, description="devices of one node")
+    other_accelerators: Annotated[
+        dict[CountOrZero, AcceleratorKeys], BeforeValidator(lambda value: _by_number(value))
+    ] = Field(default_factory=dict, description="rank: accelerator, such as {'3': a100-sxm-80}")
     intra_node: LinkKeys = Field(description="link inside a node: a preset's name or its fields")
     inter_node: LinkKeys | None = Field(None, description="link between nodes: a preset's name or its fields")
     nics_per_node: Count | None = Field(None, description="network cards of a node")
