@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import costs_of
+from made_up_runs import run_of
 
-from pipesim.actions import SENDS, Op, Schedule
+from pipesim.actions import Op, Schedule
 from pipesim.calibrate.fit import calibrate
 from pipesim.calibrate.from_runs import samples_of_run
 from pipesim.calibrate.lines import fit_line
@@ -19,8 +20,6 @@ from pipesim.costs.file import read_cost_table, write_cost_table
 from pipesim.costs.host import HostCost
 from pipesim.engine import simulate
 from pipesim.errors import ExecutionError, PipesimError
-from pipesim.executor import Run
-from pipesim.executor.run import timeline_of
 from pipesim.graph import lower
 from pipesim.schedules import Shape, generate
 
@@ -38,64 +37,6 @@ def true_costs(**stated: object) -> CostTable:
         "optimizer_s": 0.002,
     }
     return replace(costs_of(STAGES, number=float, **{**facts, **stated}), host=HOST)
-
-
-def run_of(
-    schedule: Schedule,
-    costs: CostTable,
-    *,
-    num_steps: int = 3,
-    disturbed: tuple[int, ...] = (),
-    device: str = "cpu",
-    stretched: float = 3.0,
-) -> Run:
-    """What the executor would record if ranks took what the costs say; disturbed steps take longer."""
-    lowered = lower(schedule)
-    timeline = simulate(lowered, costs)
-    start, end = timeline.start_s.astype(float), timeline.end_s.astype(float)
-    own = end - start
-    sends = np.isin(lowered.op, SENDS)
-    own[sends] = [float(costs.host.send_s(n)) for n in timeline.nbytes[sends]]
-    wait_start, wait_end = np.full(len(start), np.nan), np.full(len(start), np.nan)
-    for rank in range(lowered.num_ranks):
-        free = 0.0
-        for row in range(*lowered.rows_of(rank).indices(len(start))):
-            if sends[row]:
-                free += own[row]
-            elif lowered.op[row] <= Op.W:
-                if start[row] > free + costs.host.per_action_s + 1e-9:
-                    wait_start[row], wait_end[row] = free, start[row]
-                free = end[row]
-            elif lowered.op[row] == Op.OPTIMIZER:
-                wait_start[row], wait_end[row] = free, start[row]
-    factor = np.array([stretched if step in disturbed else 1.0 for step in range(num_steps)])
-
-    def over_steps(values: np.ndarray) -> np.ndarray:
-        return (factor[:, None] * values).reshape(-1)
-
-    return Run(
-        schedule=lowered,
-        device=device,
-        num_replicas=1,
-        num_steps=num_steps,
-        warmup=0,
-        timeline=timeline_of(
-            lowered, 1, num_steps, over_steps(start), over_steps(end), timeline.nbytes.astype(np.int64)
-        ),
-        own_s=over_steps(own),
-        wait_start_s=over_steps(wait_start),
-        wait_end_s=over_steps(wait_end),
-        cpu_s=over_steps(own),
-        step_s=factor * end.max(),
-        disturbed=factor > 1,
-        losses=np.zeros(num_steps),
-        peak_activation_bytes=np.zeros((1, lowered.num_ranks), np.int64),
-        deferred_share=np.ones(lowered.num_stages),
-        clock_offset_s=np.zeros((2, lowered.num_ranks)),
-        clock_bound_s=np.zeros((2, lowered.num_ranks)),
-        workload={"kind": "transformer"},
-        environment={"torch": "none"},
-    )
 
 
 def gpipe(num_microbatches: int = 6) -> Schedule:

@@ -47,22 +47,8 @@ class Validation:
     environment: dict[str, str]
 
     def summary(self) -> dict[str, Any]:
-        """Median and largest errors over the rows that count: predicted ones with undisturbed steps."""
-        counted = [row for row in self.rows if not row.calibrated_on and not row.disturbed]
-        found: dict[str, Any] = {
-            "num_rows": len(counted),
-            "num_disturbed_rows": sum(row.disturbed for row in self.rows),
-        }
-        for name, errors in (
-            ("step_time_error", [row.step_time_error for row in counted]),
-            ("bubble_error", [row.bubble_error for row in counted]),
-            ("replay_error_one_stage", [r.replay_error for r in counted if r.stages_per_rank == 1]),
-            ("replay_error_more_stages", [r.replay_error for r in counted if r.stages_per_rank > 1]),
-        ):
-            sizes = np.abs(errors)
-            found[f"median_{name}"] = float(np.median(sizes)) if len(sizes) else None
-            found[f"max_{name}"] = float(sizes.max()) if len(sizes) else None
-        return found
+        """Median and largest errors; see `summary_of`."""
+        return summary_of(self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -75,6 +61,25 @@ class Validation:
             "calibrations": {str(stages): found.evidence for stages, found in self.calibrations.items()},
             "environment": self.environment,
         }
+
+
+def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Median and largest errors over the rows that count: predicted ones with undisturbed steps."""
+    counted = [row for row in rows if not row.calibrated_on and not row.disturbed]
+    found: dict[str, Any] = {
+        "num_rows": len(counted),
+        "num_disturbed_rows": sum(row.disturbed for row in rows),
+    }
+    for name, errors in (
+        ("step_time_error", [row.step_time_error for row in counted]),
+        ("bubble_error", [row.bubble_error for row in counted]),
+        ("replay_error_one_stage", [r.replay_error for r in counted if r.stages_per_rank == 1]),
+        ("replay_error_more_stages", [r.replay_error for r in counted if r.stages_per_rank > 1]),
+    ):
+        sizes = np.abs(errors)
+        found[f"median_{name}"] = float(np.median(sizes)) if len(sizes) else None
+        found[f"max_{name}"] = float(sizes.max()) if len(sizes) else None
+    return found
 
 
 def validate(
@@ -131,6 +136,7 @@ def validate(
     check_runnable(scenario, device)
     m = scenario.batch.num_microbatches
     counts = tuple(dict.fromkeys(microbatches or (m, max(1, m // 2))))
+    chosen = [family(name) for name in dict.fromkeys(names)] or list(families().values())
     rows: list[Row] = []
     skipped: list[Skipped] = []
     with ExitStack() as stack:
@@ -139,7 +145,7 @@ def validate(
             pool = stack.enter_context(RankPool(num_processes, threads_per_rank=threads_per_rank))
         runner = Runner(scenario, device, model, num_steps, warmup, retries, pool, progress)
         runner.calibrate_on(calibrate_on)
-        for one in [family(name) for name in dict.fromkeys(names)] or families().values():
+        for one in chosen:
             for num_chunks, count in product(_chunk_counts(one, chunks, scenario), counts):
                 try:
                     rows.append(runner.row(one, num_chunks, count))

@@ -1,0 +1,235 @@
+"""Predictions beside real runs: emulated devices, real computing, and the parts of the comparison.
+
+Runs recognise steps that other work on the machine disturbed. Where those are the most, the machine cannot
+say how true a prediction is, and the test says so instead of judging.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import costs_of, texts
+from made_up_runs import run_of
+from typer.testing import CliRunner
+
+from pipesim.actions import Op
+from pipesim.errors import PipesimError
+from pipesim.executor import RankPool
+from pipesim.graph import validate as check_schedule
+from pipesim.scenario import Scenario, scenario_from_mapping
+from pipesim.schedules import Shape, generate
+from pipesim.study.compare import Skipped
+from pipesim.validation import Row, Validation, summary_of, validate
+from pipesim.validation.micro import link_probe, micro_schedule
+from pipesim.validation.rows import make_row
+
+
+def emulated(num_ranks: int, **keys: Any) -> Scenario:
+    costs = {"forward": "10 ms", "backward": "20 ms", "boundary": "512 KiB"}
+    return scenario_from_mapping(
+        {
+            "name": "emulated",
+            "parallel": {"pipeline": num_ranks},
+            "batch": {"microbatches": 8},
+            "costs": costs,
+            "schedule": "gpipe",
+            **keys,
+        }
+    )
+
+
+COMPUTED = scenario_from_mapping(
+    {
+        "name": "computed",
+        "model": {
+            "num_hidden_layers": 4,
+            "hidden_size": 192,
+            "num_attention_heads": 4,
+            "vocab_size": 512,
+            "seq_length": 128,
+        },
+        "cluster": {
+            "accelerator": "a100-sxm-80",
+            "num_nodes": 1,
+            "gpus_per_node": 2,
+            "intra_node": "nvlink3",
+        },
+        "parallel": {"pipeline": 2},
+        "batch": {"microbatches": 8, "micro": 1},
+        "schedule": "gpipe",
+    }
+)
+
+
+def judged(found: Validation) -> dict[str, Any]:
+    """Errors of a validation, unless the machine was too busy to say."""
+    steps = sum(row.num_steps for row in found.rows)
+    disturbed = sum(row.num_disturbed_steps for row in found.rows)
+    lines = "; ".join(f"{row.label}: {row.num_disturbed_steps} of {row.num_steps}" for row in found.rows)
+    if 2 * disturbed > steps or any(row.disturbed for row in found.rows):
+        pytest.skip(f"other work on this machine disturbed {disturbed} of {steps} steps ({lines})")
+    return found.summary()
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[RankPool]:
+    pytest.importorskip("torch")
+    with RankPool(4) as started:
+        yield started
+
+
+def test_emulated_four_ranks(pool: RankPool) -> None:
+    found = validate(
+        emulated(4),
+        device="emulated",
+        names=("gpipe", "1f1b", "zb-h1", "zb-v"),
+        microbatches=(8,),
+        num_steps=6,
+        warmup=2,
+        retries=1,
+        pool=pool,
+    )
+    assert [row.calibrated_on for row in found.rows] == [True, False, False, False]
+    assert found.calibrated_on == "gpipe m8"
+    assert found.calibrations[4].costs.forward_s.tolist() == pytest.approx([0.01] * 4)
+    assert found.calibrations[8].costs.input_gradient_s.tolist() == pytest.approx([0.005] * 8)
+    ratios = [row.measured_bubble_ratio for row in found.rows]
+    assert ratios[3] < ratios[2] < ratios[0]
+    errors = judged(found)
+    assert errors["median_step_time_error"] <= 0.015
+    assert errors["median_bubble_error"] <= 0.01
+    assert errors["median_replay_error_one_stage"] <= 0.01
+    assert errors["median_replay_error_more_stages"] <= 0.03
+
+
+def test_real_computing_on_two_ranks(pool: RankPool) -> None:
+    found = validate(
+        COMPUTED, device="cpu", names=("1f1b",), microbatches=(8, 4), num_steps=6, retries=1, pool=pool
+    )
+    for row in found.rows:
+        assert row.measured_step_time_s > 0
+        assert len(row.measured_idle_s) == len(row.predicted_idle_s) == 2
+    errors = judged(found)
+    assert errors["median_step_time_error"] <= 0.05
+    assert errors["median_bubble_error"] <= 0.03
+    assert errors["median_replay_error_one_stage"] <= 0.01
+
+
+def test_the_verb(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    from pipesim.cli.app import app
+
+    file, picture = tmp_path / "scenario.yaml", tmp_path / "picture.png"
+    file.write_text(
+        "name: tiny\nparallel: {pipeline: 2}\nbatch: {microbatches: 2}\nschedule: 1f1b\n"
+        "costs: {forward: 2 ms, backward: 4 ms, boundary: 4 KiB}\n"
+    )
+    asked = ["validate", str(file), "--device", "emulated", "--steps", "3", "--warmup", "1"]
+    asked += ["--schedules", "1f1b,pipedream,dualpipe-v", "--microbatches", "2"]
+    result = CliRunner().invoke(app, [*asked, "--json", "--plot", str(picture)])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert (found["device"], found["calibrated_on"]) == ("emulated", "gpipe m2")
+    (row,) = found["rows"]
+    assert row["schedule"] == "1f1b"
+    assert row["step_time_error"] == pytest.approx(
+        row["predicted_step_time_s"] / row["measured_step_time_s"] - 1
+    )
+    assert 0 < row["measured_bubble_ratio"] < 1
+    assert 0 < row["predicted_bubble_ratio"] < 1
+    assert row["p10_step_time_s"] <= row["measured_step_time_s"] <= row["p90_step_time_s"]
+    reasons = {one["schedule"]: one["reason"] for one in found["skipped"]}
+    assert "asynchronous" in reasons["pipedream m2"]
+    assert "dualpipe-v needs" in reasons["dualpipe-v v2 m2"]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_the_verb_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pipesim.cli.app import app
+
+    lost = row_of(num_steps=4, disturbed=(0, 1, 2))
+    skipped = (Skipped("dualpipe m4", "too few"),)
+    made_up = Validation("cpu", "gpipe m8", (row_of(), lost), skipped, {}, {})
+    monkeypatch.setattr("pipesim.validation.validate", lambda *_, **__: made_up)
+    file = tmp_path / "scenario.yaml"
+    file.write_text(
+        "name: tiny\nparallel: {pipeline: 2}\nbatch: {microbatches: 2}\nschedule: 1f1b\n"
+        "costs: {forward: 1 s, backward: 2 s}\n"
+    )
+    result = CliRunner().invoke(app, ["validate", str(file), "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert "tiny: cpu, calibrated on gpipe m8" in lines[0]
+    assert any(line.startswith("| 1f1b m8   |") and "+0.00 %" in line for line in lines)
+    assert any(line.startswith("| 1f1b m8 ! |") and "3 of 4" in line for line in lines)
+    assert "over 1 predicted runs, median (largest): step time 0.00 (0.00) %" in result.stdout
+    assert "warning: 1 runs, marked !" in result.stdout
+    assert "skipped: dualpipe m4: too few" in result.stdout
+
+
+def test_bad_input() -> None:
+    with pytest.raises(PipesimError, match="found device 'tpu'"):
+        validate(emulated(2), device="tpu")
+    with pytest.raises(PipesimError, match=r"parallel\.tensor"):
+        validate(emulated(2, parallel={"pipeline": 2, "tensor": 2}), device="cpu")
+    with pytest.raises(PipesimError, match="no schedule is called 'nothing'"):
+        validate(emulated(2), device="emulated", names=("nothing",))
+
+
+FIVE_MS = {"forward_s": 0.005, "backward_s": 0.01}
+
+
+def row_of(change: Callable[[float], float] = lambda second: second, **run: Any) -> Row:
+    """Measured under known costs, predicted under costs that are off."""
+    schedule = generate("1f1b", Shape(4, 1, 8))
+    costs = costs_of(4, number=float, p2p_latency_s=1e-3, **FIVE_MS)
+    predicted = costs_of(4, number=float, p2p_latency_s=1e-3, **{k: change(v) for k, v in FIVE_MS.items()})
+    return make_row([run_of(schedule, costs, **run)], predicted)
+
+
+def test_a_right_model_has_no_errors() -> None:
+    row = row_of()
+    assert row.step_time_error == pytest.approx(0, abs=1e-12)
+    assert row.bubble_error == pytest.approx(0, abs=1e-12)
+    assert row.measured_idle_s == pytest.approx(row.predicted_idle_s)
+    assert row.measured.start_s.min() == 0
+    assert (row.num_ranks, row.stages_per_rank, row.label) == (4, 1, "1f1b m8")
+
+
+def test_errors_are_signed_and_replay_knows_the_steps_own_times() -> None:
+    """Operations predicted 10 % too long: the step is predicted too long, the replay is not."""
+    row = row_of(lambda second: 1.1 * second)
+    assert 0.08 < row.step_time_error < 0.1
+    assert row.replay_error == pytest.approx(0, abs=1e-12)
+
+
+def test_disturbed_steps_do_not_count() -> None:
+    row = row_of(num_steps=6, disturbed=(0, 4))
+    assert (row.num_steps, row.num_disturbed_steps, row.disturbed) == (6, 2, False)
+    assert row.step_time_error == pytest.approx(0, abs=1e-12)
+    lost = row_of(num_steps=6, disturbed=(0, 1, 2, 4))
+    assert lost.disturbed
+    assert lost.step_time_error < -0.1
+    assert summary_of([row, lost])["num_rows"] == 1
+    assert summary_of([row, lost])["num_disturbed_rows"] == 1
+    assert summary_of([lost])["median_step_time_error"] is None
+
+
+def test_micro_benchmarks_run_every_operation_of_every_stage() -> None:
+    whole = micro_schedule(2, 2, split=False)
+    assert {(Op(op), stage) for op, stage in zip(whole.op.tolist(), whole.stage.tolist(), strict=True)} == {
+        (op, stage) for op in (Op.F, Op.B) for stage in range(4)
+    }
+    split = micro_schedule(2, 1, split=True)
+    check_schedule(split)
+    assert texts(split)[1] == "1F0 1F1 1F2 1F3 1I0 1W0 1I1 1W1 1I2 1W2 1I3 1W3"
+    schedule, workload = link_probe(1000)
+    assert workload.boundary_bytes == (1000, 0)
+    busy = np.array(workload.row_s) > 0
+    assert busy.sum() == 8
+    assert np.isin(schedule.op[busy], (Op.F, Op.B)).all()
