@@ -5,9 +5,9 @@
     python benchmarks/validation.py -o result.json
 
 Every part calibrates on GPipe alone (with short runs of all forwards, then all backwards, for what GPipe
-never does), runs the other schedules and predicts them. Steps that other work on the machine disturbed are set
-aside, and a run with fewer than three others is repeated twice, then listed but not counted: start it on a
-machine with nothing else to do.
+never does), runs the other schedules and predicts them. Steps that other work on the machine disturbed are
+set aside, and a run with fewer than three others is repeated twice, then listed but not counted: start it
+on a machine with nothing else to do.
 """
 
 from __future__ import annotations

@@ -80,6 +80,16 @@ def test_i_and_w_are_measured_where_they_run_apart() -> None:
     assert any("never ran whole" in note for note in found.notes)
 
 
+def test_replicas_reduce_for_as_long_as_all_are_there() -> None:
+    costs = true_costs(gradient_sync_s=(0.003, 0.004, 0.005, 0.006))
+    found = calibrate([samples_of_run(run_of(gpipe(), costs, num_replicas=2), "a")])
+    np.testing.assert_allclose(found.costs.fixed_sync_s, costs.fixed_sync_s)
+    assert found.evidence["gradient_reduction_s"]["sizes"][0]["num_samples"] == 12
+    assert found.costs.host.meeting_s == pytest.approx(HOST.meeting_s)
+    alone = calibrate([samples_of_run(run_of(gpipe(), costs), "a")])
+    assert alone.costs.fixed_sync_s.tolist() == [0] * STAGES
+
+
 def test_disturbed_steps_are_set_aside_and_counted() -> None:
     costs = true_costs()
     found = calibrate([samples_of_run(run_of(gpipe(), costs, num_steps=4, disturbed=(0, 1, 3)), "a.json")])

@@ -1,1 +1,1 @@
-"""From measurements to parameters: published tables, a user's own step times."""
+"""From measurements to parameters: runs, traces, published tables, a user's own step times."""
