@@ -38,4 +38,4 @@ class InfeasibleError(PipesimError):
 
 
 class ExecutionError(PipesimError):
-    """A real run could not start or could not go on; the message names the rank and its action where one failed."""
+    """A real run could not start or go on; where a rank failed, the message names it and its action."""
