@@ -35,6 +35,8 @@ _BLOOM_LAYERS = {"194B": 78, "200B": 80, "195B": 77, "183B": 72}
 time give the parameters without embedding, 12 L h^2, to four digits."""
 _BLOOM_HEADS = 96
 """Of the one row without a number of heads, as in the section of the table above it."""
+_SWEEP_HEADS = 64
+"""Of the sweep over batches, which prints none; as in most other sections."""
 
 
 def gpt(layers: int, hidden: int, heads: int, *, seq: int, vocab: int) -> dict[str, Any]:
@@ -194,4 +196,29 @@ def bloom(lines: Iterable[Line]) -> list[Row]:
                 unexplained=odd_heads if heads == 112 else None,
             )
         )
+    return rows
+
+
+def bloom_batches(lines: Iterable[Line]) -> list[Row]:
+    """One configuration of BLOOM's grid, four global batches: 78 layers, 7 on a stage and 1 on the last."""
+    rows = []
+    for line in lines:
+        name = f"batch {line['GBS']}"
+        layers, pipeline = line.count("layers"), line.count("PP")
+        each = -(-layers // pipeline)
+        scenario = gpt_scenario(
+            line,
+            name=name,
+            layers=layers,
+            heads=_SWEEP_HEADS,
+            vocab=line.count("vocab"),
+            network=_JEAN_ZAY,
+            efficiency="a100-megatron-deepspeed-bloom",
+            layers_per_stage=[each] * (pipeline - 1) + [layers - each * (pipeline - 1)],
+            recompute="full",
+            optimizer="sharded",
+            precision={"compute": "fp16", "gradient_bytes": 2, "optimizer_bytes": 16},
+        )
+        scenario["layers"] = scenario.pop("layers_per_stage")
+        rows.append(Row(name, scenario, line.number_of("step_time_s"), line["source"]))
     return rows

@@ -98,6 +98,14 @@ SETS: Mapping[str, PublishedSet] = {
             "a100-megatron-deepspeed-bloom",
         ),
         PublishedSet(
+            "bloom-batches",
+            "one configuration of BLOOM's grid with four batches",
+            "bigscience_bloom_batch_sweep.csv",
+            "step_time_s",
+            megatron_a100.bloom_batches,
+            "a100-megatron-deepspeed-bloom",
+        ),
+        PublishedSet(
             "nvidia",
             "NeMo on up to 2,304 H100, Llama 3.1 8B to 405B (DGX Cloud Benchmarking)",
             "dgxc_benchmarking_step_times.csv",

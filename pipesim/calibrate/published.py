@@ -32,7 +32,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "memory": (0.3, 1.0),
     "layer_overhead_s": (0.0, 5e-3),
     "unaligned_gemm": (0.3, 1.0),
-    "tensor_collective_factor": (0.0, 2.0),
+    "tensor_collective_factor": (0.0, 5.0),
     "intra_node_bandwidth_factor": (0.1, 1.0),
 }
 """Fields of `pipesim.scenario.resolved.Efficiency` that a fit may move, and how far."""
@@ -40,11 +40,15 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Which sets a preset is fitted on, and which of its fields."""
+    """Which sets a preset is fitted on, and which of its fields.
+
+    With `sets_alike` sets weigh alike however many rows they have, otherwise rows do.
+    """
 
     preset: str
     sets: tuple[str, ...]
     parameters: tuple[str, ...]
+    sets_alike: bool = False
 
 
 RECIPES: Mapping[str, Recipe] = {
@@ -53,8 +57,17 @@ RECIPES: Mapping[str, Recipe] = {
         Recipe("a100-megatron-2022", ("korthikanti",), ("gemm", "layer_overhead_s")),
         Recipe("a100-megatron-2021", ("sc21",), ("gemm", "layer_overhead_s")),
         Recipe("a100-megatron-deepspeed-vtrain", ("vtrain",), ("gemm", "layer_overhead_s")),
-        Recipe("a100-megatron-deepspeed-bloom", ("bloom",), ("gemm", "layer_overhead_s", "unaligned_gemm")),
-        Recipe("a100-megatron", ("korthikanti", "sc21", "vtrain"), ("gemm", "layer_overhead_s")),
+        Recipe(
+            "a100-megatron-deepspeed-bloom",
+            ("bloom", "bloom-batches"),
+            ("gemm", "layer_overhead_s", "tensor_collective_factor", "unaligned_gemm"),
+        ),
+        Recipe(
+            "a100-megatron",
+            ("korthikanti", "sc21", "vtrain"),
+            ("gemm", "layer_overhead_s"),
+            sets_alike=True,
+        ),
         Recipe("a100-megatron-2024", ("vocabulary",), ("gemm", "attention", "layer_overhead_s")),
         Recipe(
             "h100-nemo",
@@ -245,6 +258,7 @@ class _Problem:
 
     def __init__(self, recipe: Recipe, predictor: Predictor) -> None:
         self.names = recipe.parameters
+        self.sets_alike = recipe.sets_alike
         self.predictor = predictor
 
     def named(self, values: Sequence[float]) -> dict[str, float]:
@@ -268,12 +282,12 @@ class _Problem:
             lower=[BOUNDS[name][0] for name in self.names],
             upper=[BOUNDS[name][1] for name in self.names],
             scale=REPEAT_SCATTER,
-            weights=_weights(samples),
+            weights=_set_weights(samples) if self.sets_alike else None,
         )
         return tuple(fit.values.tolist())
 
 
-def _weights(samples: Sequence[Sample]) -> FloatArray:
+def _set_weights(samples: Sequence[Sample]) -> FloatArray:
     """Let sets weigh alike, however many rows they have."""
     names = [s.set_name for s in samples]
     return np.array([len(names) / len(set(names)) / names.count(name) for name in names])

@@ -1,0 +1,186 @@
+"""`pipesim accuracy`: published measurements, predicted and compared."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipesim.cli import options, tables
+from pipesim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from pipesim.accuracy import Judged, PublishedSet, Report
+
+_SHOWN = {
+    "step_time_s": ("s", 1.0),
+    "layer_time_s": ("ms", 1e-3),
+    "collective_time_s": ("ms", 1e-3),
+    "peak_memory_bytes": ("GB", 1e9),
+    "activation_bytes": ("GB", 1e9),
+}
+
+
+def accuracy(
+    name: Annotated[str | None, typer.Argument(metavar="[SET]", help="One set; all by default.")] = None,
+    rows: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.csv", help="Judge other rows, in the columns of the table."),
+    ] = None,
+    row: Annotated[
+        int | None, typer.Option(metavar="N", help="With --yaml: the row, counted from 1.")
+    ] = None,
+    as_yaml: Annotated[bool, typer.Option("--yaml", help="Print a row as a scenario file.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw predicted against measured, PNG or SVG.")] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Predict published measurements and print how far off each prediction is."""
+    from pipesim.accuracy import SETS, Predictor, judge, published_set
+
+    chosen = list(SETS.values()) if name is None else [published_set(name)]
+    if name is None and (rows is not None or row is not None or as_yaml):
+        raise ScenarioError("--rows, --row and --yaml are for one set; name it")
+    if as_yaml or row is not None:
+        _print_scenario(chosen[0], row, rows, as_yaml=as_yaml)
+        return
+    predictor = Predictor()
+    reports = []
+    with tables.progress_bar("predicting", quiet=as_json) as progress:
+        for one in chosen:
+            progress(one.name)
+            other = None if rows is None else one.rows(rows)
+            reports.append(judge(one, other, predictor=predictor))
+    if plot is not None:
+        _plot(reports, plot)
+    if as_json:
+        tables.print_json(
+            {
+                "sets": [report.to_dict() for report in reports],
+                "rows": [line for report in reports for line in report.rows_to_dicts()],
+            }
+        )
+        return
+    console = tables.console()
+    if name is not None:
+        console.print(_row_table(reports[0]))
+    console.print(_set_table(reports))
+    for report in reports:
+        _print_remarks(console, report, rows_too=name is not None)
+
+
+def _print_scenario(published: PublishedSet, row: int | None, file: Path | None, *, as_yaml: bool) -> None:
+    import yaml
+
+    rows = published.rows(file)
+    if not as_yaml or row is None or not 1 <= row <= len(rows):
+        raise ScenarioError(f"needed: --row N --yaml with N from 1 to {len(rows)}", key="--row")
+    chosen = rows[row - 1]
+    if chosen.scenario is None:
+        raise ScenarioError(f"{chosen.label} is no scenario: {chosen.left_out}", key="--row")
+    typer.echo(
+        f"# {published.title}, row {row}\n# measured {_amount(published, chosen.measured)}; {chosen.source}"
+    )
+    scenario: dict[str, Any] = dict(chosen.scenario)
+    if published.quantity == "step_time_s":
+        scenario["measured_step_time"] = f"{chosen.measured:.6g} s"
+    typer.echo(yaml.safe_dump(scenario, sort_keys=False, width=110), nl=False)
+
+
+def _amount(published: PublishedSet, value: float) -> str:
+    unit, size = _SHOWN[published.quantity]
+    return f"{value / size:.4g} {unit}"
+
+
+def _percent(value: float | None, *, signed: bool = False) -> str:
+    return "-" if value is None else f"{100 * value:+.2f} %" if signed else f"{100 * value:.2f} %"
+
+
+def _row_table(report: Report) -> Any:
+    def cells(number: int, one: Judged) -> list[str]:
+        measured = "-" if math.isnan(one.row.measured) else _amount(report.published, one.row.measured)
+        predicted = "-" if one.predicted is None else _amount(report.published, one.predicted)
+        mark = " *" if one.row.unexplained else ""
+        return [
+            str(number),
+            one.row.label + mark,
+            one.role,
+            measured,
+            predicted,
+            _percent(one.error, signed=True),
+        ]
+
+    columns = ["row", "configuration", "role", "measured", "predicted", "error"]
+    rows = [cells(number, one) for number, one in enumerate(report.rows, start=1)]
+    return tables.plain_table(report.published.title, columns, rows, left=3)
+
+
+def _set_table(reports: list[Report]) -> Any:
+    columns = [
+        "set",
+        "rows",
+        "MAPE",
+        "median",
+        "largest",
+        "bias",
+        "fitted half",
+        "other half",
+        "explained rows",
+    ]
+    columns += ["ranked as measured", "left out", "parameters"]
+    lines = []
+    for report in reports:
+        errors = report.errors()
+        lines.append(
+            [
+                report.published.name,
+                str(errors.num_rows),
+                _percent(errors.mape),
+                _percent(errors.median),
+                _percent(errors.max_error),
+                _percent(errors.bias, signed=True),
+                _percent(report.errors("fitted").mape),
+                _percent(report.errors("judged").mape),
+                _percent(report.errors(explained=True).mape),
+                f"{report.num_groups_ranked} of {report.num_groups}" if report.num_groups else "-",
+                str(len(report.rows) - errors.num_rows),
+                report.published.fitted or "not fitted",
+            ]
+        )
+    return tables.plain_table("", columns, lines)
+
+
+def _print_remarks(console: Any, report: Report, *, rows_too: bool) -> None:
+    reasons: dict[str, int] = {}
+    for one in report.rows:
+        if one.row.left_out:
+            words = f"left out: {one.row.left_out}"
+        elif one.row.unexplained and rows_too:
+            words = f"unexplained (*): {one.row.unexplained}"
+        else:
+            continue
+        reasons[words] = reasons.get(words, 0) + 1
+    for words, count in reasons.items():
+        console.print(f"{report.published.name}: {count} row{'s' if count > 1 else ''} {words}")
+
+
+def _plot(reports: list[Report], path: Path) -> None:
+    from pipesim.plots.accuracy import plot_accuracy
+
+    quantity = reports[0].published.quantity
+    unit, size = _SHOWN[quantity]
+    points = {
+        report.published.name: [
+            (one.row.measured / size, one.predicted / size)
+            for one in report.rows
+            if one.predicted is not None
+        ]
+        for report in reports
+        if report.published.quantity == quantity
+    }
+    drawn = {name: pairs for name, pairs in points.items() if pairs}
+    if not drawn:
+        raise ScenarioError("no row has a prediction, so there is nothing to draw", file=str(path))
+    title = reports[0].published.title if len(reports) == 1 else "published step times"
+    plot_accuracy(title, drawn, path, unit=unit)

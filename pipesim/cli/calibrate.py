@@ -1,0 +1,149 @@
+"""`pipesim calibrate`: from measurements to parameters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipesim.cli import options, tables
+from pipesim.cli.calibrate_runs import calibrate_runs
+from pipesim.errors import ScenarioError
+
+if TYPE_CHECKING:
+    from pipesim.calibrate.published import Calibration
+    from pipesim.calibrate.step_times import StepCalibration
+
+
+def calibrate(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[RUN...]", help="Runs, profiler traces or timer dumps: costs are measured."),
+    ] = None,
+    published: Annotated[
+        str | None,
+        typer.Option(metavar="SET", help="Fit a preset to published step times, judge the fit."),
+    ] = None,
+    measured: Annotated[
+        Path | None, typer.Option(metavar="STEPS.csv", help="Calibrate to step times of your own cluster.")
+    ] = None,
+    scenario: Annotated[
+        Path | None,
+        typer.Option(metavar="SCENARIO", help="With --measured: what the lines vary."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", metavar="FILE.yaml", help="Write what was found.")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure costs from runs, or fit parameters to published step times or to a few of your own."""
+    if sum((bool(runs), published is not None, measured is not None)) != 1:
+        raise ScenarioError("needed: one of RUN..., --published SET and --measured STEPS.csv")
+    if runs:
+        calibrate_runs(runs, output, as_json=as_json)
+    elif published is not None:
+        _fit_published(published, output, as_json=as_json)
+    elif measured is not None:
+        _fit_measured(measured, scenario, output, as_json=as_json)
+
+
+def _fit_published(name: str, output: Path | None, *, as_json: bool) -> None:
+    from pipesim.calibrate.published import calibrate_published, recipe_of
+
+    with tables.progress_bar("fitting", quiet=as_json) as progress:
+        found = calibrate_published(recipe_of(name), progress=progress)
+    if output is not None:
+        _write_yaml({found.recipe.preset: dict(found.values)}, output)
+    if as_json:
+        tables.print_json(found.to_dict())
+        return
+    console = tables.console()
+    console.print(_parameter_table(found))
+    console.print(_fit_table(found))
+
+
+def _parameter_table(found: Calibration) -> Any:
+    columns = ["parameter", "fitted on one half", "on the other half", "on all rows", "smallest", "largest"]
+    rows = [
+        [
+            name,
+            *(f"{value:.5g}" for value in (found.values[name], found.other_half[name], found.all_rows[name])),
+        ]
+        + [f"{value:.5g}" for value in found.ranges[name]]
+        for name in found.recipe.parameters
+    ]
+    return tables.plain_table(found.recipe.preset, columns, rows)
+
+
+def _fit_table(found: Calibration) -> Any:
+    keys = ["mape_fitted_half", "mape_judged_half", "mape_two_halves", "mape_folds", "mape_all_rows"]
+    columns = ["mean absolute error of", "rows", "fitted half", "judged half", "two halves crosswise"]
+    columns += ["by folds", "fit of all rows"]
+    rows = [
+        [
+            one["set"],
+            str(one["rows"]),
+            *("-" if one[key] is None else tables.percent(one[key]) for key in keys),
+        ]
+        for one in found.to_dict()["sets"]
+    ]
+    return tables.plain_table("", columns, rows)
+
+
+def _fit_measured(table: Path, scenario: Path | None, output: Path | None, *, as_json: bool) -> None:
+    from pipesim.calibrate.step_times import calibrate_steps, read_steps
+
+    found = calibrate_steps(read_steps(table, scenario))
+    if output is not None:
+        _write_yaml({"efficiency": found.efficiency_keys()}, output)
+    if as_json:
+        tables.print_json(found.to_dict())
+        return
+    console = tables.console()
+    console.print(_quantity_table(found))
+    console.print(_forecast_table(found))
+    unknown = [one.quantity.name for one in found.found if not one.identified]
+    if unknown:
+        console.print(
+            f"note: these step times say little about {', '.join(unknown)}: the preset's values stay"
+        )
+
+
+def _quantity_table(found: StepCalibration) -> Any:
+    columns = ["quantity", "value", "spread left", "spread before", "identified", "meaning"]
+    rows = [
+        [
+            one.quantity.name,
+            f"{one.value:.4g} s" if one.quantity.name == "step_overhead" else f"x {one.value:.4g}",
+            tables.percent(one.spread),
+            tables.percent(one.quantity.spread),
+            "yes" if one.identified else "no",
+            one.quantity.words,
+        ]
+        for one in found.found
+    ]
+    return tables.plain_table("", columns, rows)
+
+
+def _forecast_table(found: StepCalibration) -> Any:
+    columns = ["configuration", "measured", "predicted", "error", "nine times of ten"]
+    rows = [
+        [
+            one.step.label,
+            "-" if one.step.step_time_s is None else tables.seconds(one.step.step_time_s),
+            tables.seconds(one.predicted_s),
+            "-" if one.error is None else f"{100 * one.error:+.2f} %",
+            f"{tables.seconds(one.low_s)} to {tables.seconds(one.high_s)}",
+        ]
+        for one in found.forecasts
+    ]
+    return tables.plain_table("", columns, rows)
+
+
+def _write_yaml(document: dict[str, Any], path: Path) -> None:
+    import yaml
+
+    from pipesim.files import write_text
+
+    write_text(path, yaml.safe_dump(document, sort_keys=False, width=110))
