@@ -3,6 +3,8 @@
 import typer
 
 from pipesim.cli import (
+    accuracy,
+    calibrate,
     compare,
     execute,
     goodput,
@@ -24,6 +26,8 @@ app = typer.Typer(
 )
 app.command("simulate")(simulate.simulate)
 app.command("compare")(compare.compare)
+app.command("accuracy")(accuracy.accuracy)
+app.command("calibrate")(calibrate.calibrate)
 app.command("execute")(execute.execute)
 app.command("goodput")(goodput.goodput)
 app.command("sweep")(sweep.sweep)
