@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.presets import Kind, get_preset
+from pipesim.scenario.presets import Kind, Preset, get_preset, list_presets
 from pipesim.scenario.readers.hf import read_hf_config
+from pipesim.units import parse_flops_per_s
 
 CLUSTER_PRESETS: dict[str, Kind] = {
     "accelerator": "accelerators",
@@ -109,7 +111,7 @@ def _efficiency(value: Any, cluster: Any, echo: dict[str, str]) -> Any:
     usual = accelerator.get("efficiency") if isinstance(accelerator, dict) else None
     if value is None:
         if not isinstance(usual, str):
-            return None
+            return _of_nearest_relative(accelerator, echo)
         echo["efficiency"] = (
             f"{usual} (not stated; the set for {accelerator.get('name') if accelerator else ''})"
         )
@@ -117,6 +119,32 @@ def _efficiency(value: Any, cluster: Any, echo: dict[str, str]) -> Any:
     if isinstance(value, dict) and "preset" not in value and isinstance(usual, str):
         value = {"preset": usual} | value
     return _preset(value, "efficiency", "efficiency")
+
+
+def _of_nearest_relative(accelerator: Any, echo: dict[str, str]) -> Any:
+    """Efficiency of the fitted accelerator whose peak rate is nearest; whatever has no rate gets none."""
+    stated = _peak_flops(accelerator) if isinstance(accelerator, dict) else None
+    if stated is None:
+        return None
+    fitted = {name for preset in list_presets("efficiency") for name in preset.fields["fitted_on"]}
+    relatives = [preset for preset in list_presets("accelerators") if preset.name in fitted]
+
+    def distance(preset: Preset) -> float:
+        return abs(math.log((_peak_flops(preset.fields) or math.inf) / stated))
+
+    nearest = min(relatives, key=distance)
+    usual = str(nearest.fields["efficiency"])
+    echo["efficiency"] = f"{usual} (not stated; borrowed from {nearest.name}, the nearest in peak rate)"
+    return _preset(usual, "efficiency", "efficiency")
+
+
+def _peak_flops(accelerator: Mapping[str, Any]) -> float | None:
+    peaks = accelerator.get("peak")
+    rate = (peaks.get("bf16") or peaks.get("fp16")) if isinstance(peaks, dict) else None
+    try:
+        return parse_flops_per_s(rate)
+    except ScenarioError:
+        return None  # the schema refuses it with its key
 
 
 def _preset(value: Any, kind: Kind, key: str) -> Any:
