@@ -190,6 +190,11 @@ class Schedule:
         return max((len(self.stages_of(rank)) for rank in range(self.num_ranks)), default=0)
 
     @property
+    def holds_stages_twice(self) -> bool:
+        """Whether some stage stands on two ranks: a second copy of the model runs the other way."""
+        return sum(len(self.stages_of(rank)) for rank in range(self.num_ranks)) > self.num_stages
+
+    @property
     def rank(self) -> IntArray:
         """Rank of every row, shape (len(self),)."""
         return np.repeat(np.arange(self.num_ranks, dtype=np.int32), np.diff(self.offsets))

@@ -1,0 +1,58 @@
+"""Gradients of a model that a pipeline holds twice."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipesim.costs import build_costs
+from pipesim.costs.copies import with_mirrored_copies
+from pipesim.costs.network import all_reduce_s, reduce_scatter_s
+from pipesim.scenario import load_scenario
+
+GPT3 = Path(__file__).parent.parent / "scenarios" / "gpt3-175b-a100.yaml"
+
+
+def costs_of(*overrides):
+    return build_costs(load_scenario(GPT3, overrides), num_chunks=1)
+
+
+def test_two_replicas_of_two_copies_are_a_ring_of_four():
+    costs = costs_of()
+    twice = with_mirrored_copies(costs, 8)
+    assert (costs.gradient_ring.num_members, twice.gradient_ring.num_members) == (2, 4)
+    moved = reduce_scatter_s(1e9, replace(twice.gradient_ring, ramp_s=0, step_latency_s=0, base_latency_s=0))
+    assert moved == pytest.approx(3 / 4 * 1e9 / twice.gradient_ring.bytes_per_s, rel=1e-12)
+
+
+def test_without_replicas_the_two_copies_meet_over_their_link():
+    costs = costs_of("parallel.data=1", "cluster.num_nodes=8", "batch.global=64", "optimizer=plain")
+    assert costs.gradient_ring is None
+    ring = with_mirrored_copies(costs, 8).gradient_ring
+    link = costs.p2p(0, 7)
+    assert all_reduce_s(1e9, ring) == pytest.approx(1e9 / link.bytes_per_s + 2 * link.latency_s, rel=1e-12)
+
+
+def test_dualpipe_synchronises_over_both_copies():
+    """The ring of four moves 3/4 of what each rank's two stages hold, where the ring of two moved 1/2."""
+    from pipesim.study import simulate_scenario
+
+    result = simulate_scenario(load_scenario(GPT3, ["schedule=dualpipe"]))
+    assert result.costs.gradient_ring.num_members == 4
+    one_way = simulate_scenario(load_scenario(GPT3, ["schedule=zb-v"]))
+    assert one_way.costs.gradient_ring.num_members == 2
+    assert result.metrics.exposed_sync_s > 2 * one_way.metrics.exposed_sync_s
+
+
+def test_stated_costs_stay_as_stated():
+    from pipesim.scenario import scenario_from_mapping
+
+    stated = scenario_from_mapping(
+        {
+            "parallel": {"pipeline": 4},
+            "batch": {"microbatches": 8},
+            "costs": {"forward": 1, "backward": 2, "gradient_sync": "3 s"},
+        }
+    )
+    costs = build_costs(stated, num_chunks=1)
+    assert with_mirrored_copies(costs, 4) is costs
