@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from helpers import costs_of
 from made_up_runs import run_of
+from typer.testing import CliRunner
 
 from pipesim.actions import Op, Schedule
 from pipesim.calibrate.fit import calibrate
@@ -155,3 +157,27 @@ def test_files(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PipesimError, match="holds no"):
         read_samples([tmp_path / "empty"])
+
+
+def test_the_verb_writes_costs_for_a_scenario(tmp_path: Path) -> None:
+    from pipesim.cli.app import app
+
+    run_of(gpipe(), true_costs()).write(tmp_path / "run.json")
+    costs, scenario = tmp_path / "costs.yaml", tmp_path / "scenario.yaml"
+    done = CliRunner().invoke(app, ["calibrate", str(tmp_path / "run.json"), "-o", str(costs)])
+    assert done.exit_code == 0, done.output
+    assert "| F         | 3     |  15 ms |" in done.stdout
+    assert "host gap between actions: 30 us" in done.stdout
+    assert "note: I and W of stages 0, 1, 2, 3 never ran apart" in done.stdout
+    scenario.write_text(
+        "name: measured\nparallel: {pipeline: 4}\nbatch: {microbatches: 6}\nschedule: gpipe\n"
+        "costs: {file: costs.yaml}\n"
+    )
+    predicted = CliRunner().invoke(app, ["simulate", str(scenario), "--json"])
+    assert predicted.exit_code == 0, predicted.output
+    expected = simulate(lower(gpipe()), true_costs()).end_s.max()
+    assert json.loads(predicted.stdout)["step_time_s"] == pytest.approx(expected, rel=1e-6)
+    evidence = CliRunner().invoke(app, ["calibrate", str(tmp_path / "run.json"), "--json"])
+    assert json.loads(evidence.stdout)["operations_s"]["B"]["3"]["num_samples"] == 18
+    with pytest.raises(PipesimError, match="needed: one of RUN"):
+        CliRunner().invoke(app, ["calibrate"], catch_exceptions=False)
