@@ -195,9 +195,9 @@ def predict_row(published: PublishedSet, row: Row, scenario: Scenario, predictor
     if published.quantity == "step_time_s":
         return predictor.step_time_s(scenario, steps_overlap=bool(row.extra.get("steps_overlap")))
     if published.quantity == "peak_memory_bytes":
-        return predictor.memory(scenario).peak_bytes
+        return predictor.peak_memory_bytes(scenario)
     if published.quantity == "activation_bytes":
-        return predictor.memory(scenario).first_rank_activation_bytes
+        return predictor.layer_activation_bytes(scenario)
     if published.quantity == "collective_time_s":
         return collective_s(scenario, row)
     costs = build_costs(scenario, num_chunks=scenario.parallel.virtual_stages)

@@ -7,25 +7,17 @@ optimizer waits for all ranks).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from pipesim.costs import CostTable, build_costs
-from pipesim.costs.rows import held_bytes
+from pipesim.costs.memory import stage_activations
+from pipesim.costs.model import layers_per_stage
+from pipesim.costs.setting import layer_setting
 from pipesim.evaluate import PreparedSchedule
 from pipesim.graph import held
 from pipesim.metrics import memory_by_row
 from pipesim.scenario import Scenario
 from pipesim.schedules import Shape, family, generate
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Bytes on the device that needs most: everything, and what a device of the first rank has in flight."""
-
-    peak_bytes: float
-    first_rank_activation_bytes: float
 
 
 class Predictor:
@@ -68,8 +60,8 @@ class Predictor:
             )
         return max(ready_s) + max(optimizer_s) - min(begin_s)
 
-    def memory(self, scenario: Scenario) -> Memory:
-        """Predict the peak of memory.
+    def peak_memory_bytes(self, scenario: Scenario) -> float:
+        """Predict the memory of the device that needs most.
 
         Raises
         ------
@@ -77,12 +69,26 @@ class Predictor:
             As for `step_time_s`.
         """
         prepared, costs = self._prepare(scenario)
+        return float(memory_by_row(prepared.schedule, costs).max())
+
+    def layer_activation_bytes(self, scenario: Scenario) -> float:
+        """Predict what the layers of a device of the first rank keep in flight, without embedding and head.
+
+        Raises
+        ------
+        PipesimError
+            As for `step_time_s`.
+        """
+        assert scenario.model is not None
+        assert scenario.cluster is not None
+        assert scenario.efficiency is not None
+        prepared, costs = self._prepare(scenario)
         schedule = prepared.schedule
-        in_flight = held(schedule, held_bytes(schedule, costs), costs.released_at_input_gradient)
-        return Memory(
-            peak_bytes=float(memory_by_row(schedule, costs).max()),
-            first_rank_activation_bytes=float(in_flight[schedule.rows_of(0)].max()),
-        )
+        setting = layer_setting(scenario, scenario.model, scenario.cluster, scenario.efficiency)
+        counts = layers_per_stage(scenario, setting, schedule.num_stages)
+        kept = [stage_activations(setting, count, first=False, last=False).held for count in counts]
+        in_flight = held(schedule, np.array(kept), costs.released_at_input_gradient)
+        return float(in_flight[schedule.rows_of(0)].max())
 
     def _prepare(self, scenario: Scenario) -> tuple[PreparedSchedule, CostTable]:
         chosen = family(scenario.schedule.name or "")

@@ -181,7 +181,7 @@ SETS: Mapping[str, PublishedSet] = {
         ),
         PublishedSet(
             "korthikanti-memory",
-            "activations of the first rank (arXiv 2205.05198, figures 1 and 7)",
+            "activations of the first rank's layers (arXiv 2205.05198, figures 1 and 7)",
             "korthikanti22_memory.csv",
             "activation_bytes",
             activation_rows,

@@ -1,8 +1,8 @@
 """A user's own cluster from a few measured step times: what they tell, what they leave open, what follows.
 
 Each quantity that may be otherwise on a cluster of one's own starts from its preset, with the spread that
-published clusters show. Measured steps pull it; where they cannot, it keeps preset and spread. The spreads that
-remain give the error band of every other configuration.
+published clusters show. Measured steps pull it; where they cannot, it keeps preset and spread. The spreads
+that remain give the error band of every other configuration.
 """
 
 from __future__ import annotations
