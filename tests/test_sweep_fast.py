@@ -123,6 +123,25 @@ def test_messages_that_meet_on_a_link_go_to_the_engine():
     assert predict(scenario_from_mapping(mapping), ProgramCache()).evaluator == "compiled"
 
 
+@pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"])
+def test_sends_that_block_as_the_engine(name):
+    changes = [
+        "network.p2p=send-blocking",
+        "network.mode=ideal",
+        f"schedule={name}",
+        "parallel.virtual_stages=2",
+    ]
+    scenario = load_scenario(SCENARIOS / "gpt3-175b-h100.yaml", changes)
+    expected = simulate_scenario(scenario)
+    found = predict(scenario, ProgramCache())
+    assert found.evaluator == ("engine" if name == "dualpipe-v" else "compiled")
+    assert_same(found.result.to_dict(), expected.to_dict())
+    if found.evaluator == "compiled":
+        program = StepProgram.of(found.result.schedule)
+        step_time_s = program.step_time_s(found.result.costs, sends_block=True)
+        assert step_time_s == pytest.approx(expected.metrics.step_time_s, rel=1e-12)
+
+
 def test_blocking_transfers_go_to_the_engine():
     scenario = load_scenario(SCENARIOS / "teaching.yaml", ["network.p2p=blocking", "costs.p2p=0.1 s"])
     found = predict(scenario, ProgramCache())

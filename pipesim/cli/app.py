@@ -9,6 +9,7 @@ from pipesim.cli import (
     execute,
     goodput,
     importing,
+    plan,
     plot,
     presets,
     schedule,
@@ -31,6 +32,7 @@ app.command("calibrate")(calibrate.calibrate)
 app.command("execute")(execute.execute)
 app.command("goodput")(goodput.goodput)
 app.command("sweep")(sweep.sweep)
+app.command("plan")(plan.plan_verb)
 app.command("validate")(validate.validate)
 app.add_typer(plot.app, name="plot")
 app.add_typer(schedule.app, name="schedule")

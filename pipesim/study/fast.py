@@ -85,11 +85,13 @@ class CompiledEvaluator(Engine):
 
     def timeline(self, scenario: Scenario, schedule: Schedule, costs: CostTable) -> Timeline:
         """Time one step of a compute-only schedule."""
-        if self.evaluator != "engine" and costs.host is None and scenario.jitter is None:
+        sends_block = scenario.p2p_mode == "send-blocking"
+        plain = costs.host is None and scenario.jitter is None and not (sends_block and schedule.joined.any())
+        if self.evaluator != "engine" and plain:
             program = self._program
             if program is None or program.schedule is not schedule:
                 program = StepProgram.of(schedule)
-            timeline = program.timeline(costs)
+            timeline = program.timeline(costs, sends_block=sends_block)
             ideal = scenario.network_mode == "ideal" and costs.gradient_buckets is None
             alone = self.evaluator == "compiled" or ideal
             if alone or not program.contends(timeline, costs):
@@ -124,11 +126,9 @@ def predict(scenario: Scenario, cache: ProgramCache, evaluator: Evaluator | None
     PipesimError
         As `simulate_scenario`; also where the compiled evaluator is asked for transfers that block.
     """
-    compilable = scenario.p2p_mode == "overlapped"
+    compilable = scenario.p2p_mode != "blocking"
     if evaluator == "compiled" and not compilable:
-        raise ScenarioError(
-            f"{scenario.p2p_mode} transfers need the engine", file=scenario.file, key="network.p2p"
-        )
+        raise ScenarioError("blocking transfers need the engine", file=scenario.file, key="network.p2p")
     if evaluator == "compiled" and scenario.jitter is not None:
         raise ScenarioError("jitter needs the engine", file=scenario.file, key="jitter")
     if evaluator == "compiled" and scenario.parallel.overlap_gradients:

@@ -32,8 +32,8 @@ def step_breakdown(
     busiest = max(metrics.ranks, key=lambda rank: float(rank.busy_s))
     parts = busiest.breakdown
     mean_busy_s = sum(rank.busy_s for rank in metrics.ranks) / metrics.num_ranks
-    tensor_parallel_s = _mean_of_parts(schedule, costs, ("tensor_collective",))
-    other_s = _mean_of_parts(schedule, costs, _EXCHANGES)
+    tensor_parallel_s = mean_of_parts(schedule, costs, ("tensor_collective",))
+    other_s = mean_of_parts(schedule, costs, _EXCHANGES)
     measured_s = scenario.measured_step_time_s
     return {
         "compute_s": mean_busy_s - tensor_parallel_s - other_s,
@@ -49,7 +49,7 @@ def step_breakdown(
     }
 
 
-def _mean_of_parts(schedule: Schedule, costs: CostTable, names: tuple[str, ...]) -> Any:
+def mean_of_parts(schedule: Schedule, costs: CostTable, names: tuple[str, ...]) -> Any:
     """Seconds a rank spends on some parts of its computations, mean over the ranks."""
     total: Any = 0
     for table, ops in ((costs.forward_parts_s, (Op.F,)), (costs.backward_parts_s, (Op.B, Op.I))):

@@ -110,13 +110,21 @@ class StepProgram:
         """The schedule itself."""
         return self.prepared.schedule
 
-    def timeline(self, costs: CostTable) -> Timeline:
-        """Time the whole step, each message alone on its link."""
+    def timeline(self, costs: CostTable, *, sends_block: bool = False) -> Timeline:
+        """Time the whole step, each message alone on its link.
+
+        Parameters
+        ----------
+        costs : CostTable
+            For the schedule's number of stages.
+        sends_block : bool
+            A rank goes on only when its message has arrived. Not for schedules with overlapped pairs.
+        """
         schedule = self.schedule
-        spans = self.prepared.evaluate_costs(costs)
+        spans = self.prepared.evaluate_costs(costs, sends_block=sends_block)
         compute_start, compute_end = np.asarray(spans.start), np.asarray(spans.end)
         sender = self.prepared.needs.producer[self.receiver]
-        sync_start, sync_end = self._reductions(costs, compute_end)
+        sync_start, sync_end = self._reductions(costs, self._free_s(costs, compute_end, sends_block))
         ready = max([float(compute_end.max()), *(ends[-1] for ends in sync_end)])
         rank, op, stage, microbatch, part = self.columns
         start, end, nbytes = np.empty(len(op)), np.empty(len(op)), np.zeros(len(op))
@@ -142,11 +150,11 @@ class StepProgram:
             nbytes=nbytes,
         )
 
-    def step_time_s(self, costs: CostTable) -> float:
+    def step_time_s(self, costs: CostTable, *, sends_block: bool = False) -> float:
         """Seconds of the step and nothing else; what `measure` says of `timeline`."""
-        spans = self.prepared.evaluate_costs(costs)
+        spans = self.prepared.evaluate_costs(costs, sends_block=sends_block)
         compute_end = np.asarray(spans.end)
-        _, sync_end = self._reductions(costs, compute_end)
+        _, sync_end = self._reductions(costs, self._free_s(costs, compute_end, sends_block))
         ready = max([float(compute_end.max()), *(ends[-1] for ends in sync_end)])
         return ready + max(self.optimizer_s(costs)) - float(np.min(spans.start))
 
@@ -159,12 +167,21 @@ class StepProgram:
         boundaries: IntArray = self.schedule.stage[sender] - (self.schedule.op[sender] != Op.F)
         return boundaries
 
-    def _reductions(
-        self, costs: CostTable, compute_end: FloatArray
-    ) -> tuple[list[list[float]], list[list[float]]]:
+    def _free_s(self, costs: CostTable, compute_end: FloatArray, sends_block: bool) -> list[float]:
+        """When each rank is done with its computations, and with its sends where they block."""
+        last = self.schedule.offsets[1:] - 1
+        free: FloatArray = compute_end[last]
+        if sends_block:
+            arrives_after = np.zeros(len(compute_end))
+            sender = self.prepared.needs.producer[self.receiver]
+            arrives_after[sender] = self.prepared.delays(costs)[self.receiver]
+            free = free + arrives_after[last]
+        seconds: list[float] = free.tolist()
+        return seconds
+
+    def _reductions(self, costs: CostTable, free: list[float]) -> tuple[list[list[float]], list[list[float]]]:
         """Start and end of each rank's reductions: one after the other, each once all holders are there."""
         seconds = [float(costs.gradient_sync_s(stage)) for stage in range(self.schedule.num_stages)]
-        free = compute_end[self.schedule.offsets[1:] - 1].tolist()
         starts: list[list[float]] = [[] for _ in free]
         ends: list[list[float]] = [[] for _ in free]
         holders = np.bincount(np.concatenate(self.stages), minlength=self.schedule.num_stages).tolist()

@@ -1,0 +1,227 @@
+"""`pipesim plan`: the best way to cut a model over a cluster, and how large it must be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from pipesim.cli import options, tables
+from pipesim.cli.sweep import Dask, Workers, executor_for
+from pipesim.errors import ScenarioError
+from pipesim.scenario import load_scenario
+from pipesim.study.planning import Choice, Plan, plan
+from pipesim.study.planning.budget import DAY_S, Budget, ClusterSize, smallest_cluster
+from pipesim.study.planning.search import DEFAULT_TOP
+from pipesim.study.planning.words import main_losses, price_words, recommendation
+from pipesim.units import parse_time_s
+
+OBJECTIVES = ("step_time", "tokens_per_s_per_gpu", "cost")
+_NUM_REASONS = 8
+_SUFFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+def plan_verb(
+    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = DEFAULT_TOP,
+    objective: Annotated[str, typer.Option(help=f"What to rank by: {', '.join(OBJECTIVES)}.")] = "step_time",
+    schedules: options.Schedules = None,
+    tokens: Annotated[str | None, typer.Option(help="Tokens to train on, as 300B or 1T.")] = None,
+    deadline: Annotated[
+        str | None, typer.Option(help="Time for them, as '30 days': finds the smallest cluster.")
+    ] = None,
+    max_nodes: Annotated[
+        int | None, typer.Option(min=1, help="Find the smallest cluster of at most so many nodes.")
+    ] = None,
+    overrides: options.Overrides = None,
+    workers: Workers = None,
+    dask: Dask = None,
+    as_json: options.AsJson = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw step time, memory and cost, PNG or SVG.")] = None,
+) -> None:
+    """Find the fastest configurations that fit in memory; or the smallest cluster, with --deadline."""
+    if workers is not None and dask is not None:
+        raise ScenarioError("--workers and --dask exclude each other")
+    asked = load_scenario(scenario, overrides or ())
+    wanted = _objectives(objective)
+    if "cost" in wanted and asked.price_usd_per_gpu_hour is None:
+        raise ScenarioError(
+            "missing; a ranking by cost needs it", file=str(scenario), key="price_per_gpu_hour"
+        )
+    num_tokens = None if tokens is None else _number_of_tokens(tokens)
+    names = options.parse_names(schedules)
+    sizes: list[ClusterSize] = []
+    with executor_for(dask) as executor, tables.progress_bar("planning", quiet=as_json) as progress:
+        if deadline is None and max_nodes is None:
+            found = plan(
+                asked, top=top, schedules=names, num_workers=workers, executor=executor, progress=progress
+            )
+        else:
+            sizes = smallest_cluster(
+                asked,
+                num_tokens=num_tokens,
+                deadline_s=None if deadline is None else _seconds(deadline),
+                max_nodes=max_nodes or (asked.cluster.num_nodes if asked.cluster else 1),
+                top=top,
+                schedules=names,
+                num_workers=workers,
+                executor=executor,
+                progress=progress,
+            )
+            best = sizes[-1].best
+            assert best is not None
+            found = best
+    if plot is not None:
+        _draw(found, plot)
+    if as_json:
+        tables.print_json(_document(found, sizes, wanted, num_tokens))
+        return
+    _print(tables.console(), found, sizes, num_tokens)
+
+
+def _objectives(text: str) -> list[str]:
+    names = [name.replace("-", "_") for name in options.parse_names(text)]
+    for name in names:
+        if name not in OBJECTIVES:
+            raise ScenarioError(f"found {name!r}; allowed: {', '.join(OBJECTIVES)}", key="--objective")
+    return names or ["step_time"]
+
+
+def _number_of_tokens(text: str) -> float:
+    number, size = text.strip(), 1.0
+    if number and number[-1] in _SUFFIXES:
+        number, size = number[:-1], _SUFFIXES[number[-1]]
+    try:
+        value = float(number) * size
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e18:
+        raise ScenarioError(f"found {text!r}; expected a number of tokens, as 300B or 1e12", key="--tokens")
+    return value
+
+
+def _seconds(text: str) -> float:
+    number, _, unit = text.strip().partition(" ")
+    try:
+        if unit in ("d", "day", "days"):
+            return float(parse_time_s(f"{number} s", positive=True)) * DAY_S
+        return float(parse_time_s(text, positive=True))
+    except ScenarioError as error:
+        raise ScenarioError(f"{error.message}; or days, as '30 days'", key="--deadline") from None
+
+
+def _draw(found: Plan, path: Path) -> None:
+    from pipesim.plots.plan import plot_plan
+
+    timed = [("", one.step_time_s, one.peak_memory_bytes) for one in found.timed]
+    chosen = [(c.label, c.step_time_s, c.result.metrics.peak_memory_bytes or 0.0) for c in found.choices]
+    first = found.choices[0]
+    costs, usd = first.result.costs, first.result.metrics.usd_per_step
+    plot_plan(
+        found.scenario.name,
+        timed,
+        chosen,
+        path,
+        limit_bytes=costs.memory_limit_bytes,
+        usd_per_s=None if usd is None else usd / first.step_time_s,
+    )
+
+
+def _document(
+    found: Plan, sizes: list[ClusterSize], objective: list[str], num_tokens: float | None
+) -> dict[str, Any]:
+    first = found.choices[0]
+    document = found.to_dict() | {
+        "objective": objective,
+        "num_gpus": first.result.scenario.parallel.num_gpus,
+        "price": price_words(first),
+        "recommendation": recommendation(first, num_tokens or 1e12),
+    }
+    if num_tokens is not None:
+        document["budget"] = Budget.of(first, num_tokens).to_dict()
+    if sizes:
+        document["sizes"] = [size.to_dict(num_tokens) for size in sizes]
+    return document
+
+
+def _print(console: Console, found: Plan, sizes: list[ClusterSize], num_tokens: float | None) -> None:
+    if sizes:
+        console.print(_size_table(sizes, num_tokens))
+    console.print(_choice_table(found))
+    console.print(recommendation(found.choices[0], num_tokens or 1e12))
+    for number, choice in enumerate(found.choices, start=1):
+        slower = "" if number == 1 else f"; {_behind(choice, found.choices[0])} slower than the first"
+        console.print(f"{number} loses: {main_losses(choice.losses, choice.step_time_s)}{slower}")
+    console.print(
+        f"{found.num_evaluated:,} configurations timed in the order of their own schedule (compiled, nothing "
+        f"contends), {len(found.choices)} confirmed by the engine; {found.num_outrun:,} left out, which even "
+        "without idle time are slower"
+    )
+    console.print(f"{found.num_infeasible:,} rejected:")
+    for reason, count in list(found.rejected.items())[:_NUM_REASONS]:
+        console.print(f"  {count:,}: {reason}")
+    if len(found.rejected) > _NUM_REASONS:
+        rest = sum(list(found.rejected.values())[_NUM_REASONS:])
+        console.print(f"  {rest:,}: other reasons (--json lists them)")
+    for warning in found.choices[0].result.scenario.warnings:
+        console.print(f"warning: {warning}")
+
+
+def _choice_table(found: Plan) -> Any:
+    columns = [
+        "",
+        "t",
+        "p",
+        "c",
+        "e",
+        "d",
+        "micro",
+        "m",
+        "schedule",
+        "recompute",
+        "step time",
+        "tokens/s/GPU",
+    ]
+    columns += ["MFU", "bubble ratio", "memory", "USD a step", "pareto"]
+    rows = []
+    for number, choice in enumerate(found.choices, start=1):
+        cut, metrics = choice.candidate.cut, choice.result.metrics
+        per_gpu = (metrics.tokens_per_s or 0.0) / choice.result.scenario.parallel.num_gpus
+        rows.append(
+            [
+                str(number),
+                *map(str, (cut.tensor, cut.pipeline, cut.context, cut.expert, cut.data, cut.micro)),
+                str(metrics.num_microbatches),
+                choice.result.label,
+                choice.candidate.recompute,
+                tables.seconds(choice.step_time_s),
+                f"{per_gpu:,.0f}",
+                "-" if metrics.mfu is None else tables.percent(metrics.mfu),
+                tables.percent(metrics.bubble_ratio),
+                tables.amount(metrics.peak_memory_bytes or 0.0),
+                "-" if metrics.usd_per_step is None else f"{metrics.usd_per_step:.3g}",
+                "yes" if choice.pareto else "no",
+            ]
+        )
+    return tables.plain_table(found.scenario.name, columns, rows)
+
+
+def _size_table(sizes: list[ClusterSize], num_tokens: float | None) -> Any:
+    rows = []
+    for size in sizes:
+        row = [str(size.num_nodes), str(size.num_gpus)]
+        if size.best is None:
+            rows.append([*row, "-", "-", "-", size.reason])
+            continue
+        choice = size.best.choices[0]
+        budget = None if num_tokens is None else Budget.of(choice, num_tokens)
+        days = "-" if budget is None else f"{budget.seconds / DAY_S:,.3g}"
+        usd = "-" if budget is None or budget.usd is None else f"{budget.usd:,.0f}"
+        rows.append([*row, tables.seconds(choice.step_time_s), days, usd, choice.label])
+    return tables.plain_table("", ["nodes", "GPUs", "step time", "days", "USD", "best"], rows)
+
+
+def _behind(choice: Choice, first: Choice) -> str:
+    return tables.percent(choice.step_time_s / first.step_time_s - 1)

@@ -1,0 +1,192 @@
+"""Every way to cut a model and a batch over a cluster that the scenario's rules allow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from pipesim.errors import ScenarioError
+from pipesim.scenario import Scenario
+from pipesim.scenario.notes import Notes
+from pipesim.scenario.resolve_sizes import check_cut, resolve_batch, resolve_parallel
+from pipesim.scenario.resolved import Cluster, Transformer
+from pipesim.scenario.schema import BatchKeys, ParallelKeys
+from pipesim.schedules import Family
+
+Recompute = Literal["none", "selective", "full"]
+
+MIN_TOKENS_PER_DEVICE = 2048
+"""Sequences are not cut finer than this among context-parallel devices."""
+MAX_MICRO = 64
+"""Sequences of a microbatch; powers of two up to this are tried."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cut:
+    """How the devices are shared out: sizes of the parallel axes, and sequences of a microbatch."""
+
+    pipeline: int
+    tensor: int
+    context: int
+    expert: int
+    data: int
+    micro: int
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One configuration.
+
+    Parameters
+    ----------
+    cut : Cut
+        Sizes of the parallel axes and of a microbatch.
+    num_chunks : int
+        Chunks a rank, v.
+    recompute : {"none", "selective", "full"}
+        Activations that the backward computes again.
+    schedule : str
+        Name of the registry.
+    """
+
+    cut: Cut
+    num_chunks: int
+    recompute: Recompute
+    schedule: str
+
+    def sort_key(self) -> tuple[object, ...]:
+        """Order among configurations that take equal time."""
+        return (self.cut, self.num_chunks, self.recompute, self.schedule)
+
+
+@dataclass(slots=True)
+class Space:
+    """All cuts of a scenario, with what was left out on the way.
+
+    Parameters
+    ----------
+    cuts : list of Cut
+        Legal for the model, the cluster and the batch.
+    rejected : Counter of str
+        Cuts that are not, by reason.
+    """
+
+    cuts: list[Cut] = field(default_factory=list)
+    rejected: Counter[str] = field(default_factory=Counter)
+
+
+def enumerate_cuts(scenario: Scenario, model: Transformer, cluster: Cluster, global_size: int) -> Space:
+    """List the cuts that use every device of the cluster.
+
+    Sizes of axes are divisors of the number of devices; micro is a power of two. Tensor parallelism stays
+    within a node, stages have at least a layer, context parallelism leaves `MIN_TOKENS_PER_DEVICE`, and
+    expert parallelism leaves a whole expert.
+    """
+    space = Space()
+    num_gpus = cluster.num_gpus
+    for tensor in _divisors(num_gpus, cluster.gpus_per_node):
+        for pipeline in _divisors(num_gpus // tensor, model.num_hidden_layers):
+            for context in _divisors(num_gpus // tensor // pipeline, _max_context(model)):
+                data = num_gpus // tensor // pipeline // context
+                for expert in _expert_sizes(model, data * context):
+                    for micro in _powers_of_two(MAX_MICRO):
+                        cut = Cut(pipeline, tensor, context, expert, data, micro)
+                        try:
+                            scenario_of(scenario, cut, 1, "none", global_size)
+                        except ScenarioError as error:
+                            space.rejected[f"{error.key} does not divide the model or the batch"] += 1
+                        else:
+                            space.cuts.append(cut)
+    return space
+
+
+def scenario_of(
+    scenario: Scenario, cut: Cut, num_chunks: int, recompute: Recompute, global_size: int
+) -> Scenario:
+    """Put a cut into a scenario, checked by the rules that a scenario file is checked by.
+
+    Sequence parallelism goes with tensor parallelism where the sequence allows it; the microbatch group size
+    is left to the schedule.
+
+    Raises
+    ------
+    ScenarioError
+        If the cut breaks a rule.
+    """
+    model, cluster = scenario.model, scenario.cluster
+    assert model is not None
+    assert cluster is not None
+    notes = Notes()
+    shares_sequence = cut.tensor > 1 and model.seq_length % (cut.tensor * cut.context) == 0
+    keys = ParallelKeys(
+        pipeline=cut.pipeline,
+        tensor=cut.tensor,
+        context=cut.context,
+        expert=cut.expert,
+        data=cut.data,
+        virtual_stages=num_chunks,
+        sequence_parallel=shares_sequence,
+        rank_order="-".join(scenario.parallel.rank_order),
+    )
+    parallel = resolve_parallel(keys, cluster, notes)
+    batch_keys = BatchKeys.model_validate({"global": global_size, "micro": cut.micro})
+    batch = resolve_batch(batch_keys, parallel.data, has_samples=True, notes=notes)
+    check_cut(model, parallel, scenario.layers, notes)
+    return replace(
+        scenario,
+        parallel=parallel,
+        batch=batch,
+        recompute=recompute,
+        echo={**scenario.echo, **notes.echo},
+        warnings=tuple(notes.warnings),
+    )
+
+
+def chunk_counts(model: Transformer, pipeline: int, family: Family) -> list[int]:
+    """Chunks a rank worth trying.
+
+    Stages divide the layers, or the layers with embedding and head counted as one each (Megatron's
+    ``account_for_embedding_in_pipeline_split`` and ``..._loss_...``); one chunk is always tried.
+    """
+    layers = model.num_hidden_layers
+    if family.chunks is not None:
+        return [family.chunks] if pipeline * family.chunks <= layers else []
+    return [
+        chunks
+        for chunks in range(1, layers // pipeline + 1)
+        if chunks == 1 or any(total % (pipeline * chunks) == 0 for total in _countable(layers, pipeline))
+    ]
+
+
+def recomputes(scenario: Scenario) -> Sequence[Recompute]:
+    """Levels that differ: with a fused kernel there is no attention matrix to compute again."""
+    fused = scenario.efficiency is not None and scenario.efficiency.attention_kernel == "flash"
+    return ("none", "full") if fused else ("none", "selective", "full")
+
+
+def _countable(layers: int, pipeline: int) -> tuple[int, ...]:
+    return (layers,) if layers % pipeline == 0 else (layers + 1, layers + 2)
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [divisor for divisor in range(1, min(number, most) + 1) if number % divisor == 0]
+
+
+def _powers_of_two(most: int) -> Iterator[int]:
+    power = 1
+    while power <= most:
+        yield power
+        power *= 2
+
+
+def _max_context(model: Transformer) -> int:
+    return max(1, model.seq_length // MIN_TOKENS_PER_DEVICE)
+
+
+def _expert_sizes(model: Transformer, num_replicas: int) -> list[int]:
+    if model.experts is None:
+        return [1]
+    num_experts = model.experts.num_experts
+    return [size for size in _divisors(num_replicas, num_experts) if num_experts % size == 0]

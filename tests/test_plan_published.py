@@ -1,0 +1,78 @@
+"""Published best configurations: always feasible, and never far ahead of a plan's first choice."""
+
+from dataclasses import replace
+
+import pytest
+
+from pipesim.accuracy.sets import published_set
+from pipesim.metrics import memory_by_row
+from pipesim.scenario import scenario_from_mapping
+from pipesim.scenario.resolved import LayerSplit
+from pipesim.schedules import Shape, generate
+from pipesim.study import simulate_scenario
+from pipesim.study.planning import plan
+from pipesim.study.planning.bounds import CutTask, bound_cut, costs_of_cut
+from pipesim.study.planning.space import Candidate, Cut
+
+SCHEDULES = ("1f1b", "interleaved-1f1b")
+PUBLISHED = [
+    # arXiv 2104.04473 Table 1
+    *(("sc21", label) for label in ("1.7B on 32 GPUs", "39.1B on 512 GPUs", "145.6B on 1536 GPUs")),
+    # MLPerf training, official logs
+    ("mlperf", "eos_n64_ngc24.04_nemo v4.0"),
+    # NVIDIA DGX Cloud Benchmarking recipes
+    ("nvidia", "llama31_70b L80 BF16 TP4 PP4 VPP5 CP2 DP2 (v25.04)"),
+    ("nvidia", "llama31_70b L80 FP8 TP4 PP8 VPP5 CP1 DP2 (v25.04)"),
+    ("nvidia", "llama31_405b L126 FP8 TP8 PP8 VPP8 CP2 DP8 (v25.04)"),
+]
+
+
+def published(set_name, label):
+    rows = [row for row in published_set(set_name).rows() if row.label == label]
+    assert len(rows) == 1
+    return scenario_from_mapping(rows[0].scenario)
+
+
+@pytest.mark.parametrize(("set_name", "label"), PUBLISHED, ids=[label for _, label in PUBLISHED])
+def test_the_first_choice_is_no_worse_than_the_published_one(set_name, label, monkeypatch):
+    monkeypatch.setattr("pipesim.study.planning.search.NUM_TIMED_AT_LEAST", 0)
+    scenario = published(set_name, label)
+    expected = simulate_scenario(scenario).metrics
+    assert expected.fits_memory
+    free = scenario
+    if scenario.layers.kind == "list":
+        free = replace(scenario, layers=LayerSplit("balanced"))
+    found = plan(free, top=1, schedules=SCHEDULES, num_workers=1)
+    assert found.choices[0].step_time_s <= 1.05 * expected.step_time_s
+
+
+@pytest.mark.parametrize("set_name", ["sc21", "mlperf", "nvidia"])
+def test_no_published_configuration_is_called_infeasible(set_name):
+    num_seen = 0
+    for row in published_set(set_name).rows():
+        scenario = scenario_from_mapping(row.scenario)
+        if len(scenario.layers.per_stage or ()) > scenario.model.num_hidden_layers:
+            continue  # stages without a layer are no plan's
+        if scenario.layers.kind == "list":
+            scenario = replace(scenario, layers=LayerSplit("balanced"))
+        parallel, batch = scenario.parallel, scenario.batch
+        cut = Cut(
+            *(
+                parallel.pipeline,
+                parallel.tensor,
+                parallel.context,
+                parallel.expert,
+                parallel.data,
+                batch.micro,
+            )
+        )
+        name = scenario.schedule.name
+        candidate = Candidate(cut, parallel.virtual_stages, scenario.recompute, name)
+        size = batch.global_size
+        bounded = bound_cut(CutTask(scenario, cut, size, (name,)))
+        assert candidate in [bound.candidate for bound in bounded.bounds], row.label
+        schedule = generate(name, Shape(cut.pipeline, candidate.num_chunks, batch.num_microbatches))
+        costs = costs_of_cut(scenario, cut, candidate.num_chunks, candidate.recompute, size)
+        assert memory_by_row(schedule, costs).max() <= costs.memory_limit_bytes, row.label
+        num_seen += 1
+    assert num_seen >= 6
