@@ -126,6 +126,7 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
     makespan = last_end - first_start
     gathering = np.minimum(gathering_s(schedule, costs), end - start)
     breakdowns = _breakdowns(schedule, dependencies(schedule), start, end, gathering)
+    # Idle times below are at least zero, which the rounding of sums of busy times would not see to.
     busy = np.array([b.busy_s for b in breakdowns])
     spans = [end[rows].max() - start[rows].min() for rows in _rows_by_rank(schedule)]
     ideal = busy.sum() / len(busy)
@@ -141,9 +142,9 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
         num_microbatches=schedule.num_microbatches,
         makespan_s=makespan,
         step_time_s=step_time,
-        bubble_ratio=1 - ideal / makespan if makespan else 0,
-        bubble_overhead=(makespan - ideal) / ideal if ideal else 0,
-        span_bubble_ratio=1 - ideal / max(spans) if max(spans) else 0,
+        bubble_ratio=max(0, 1 - ideal / makespan) if makespan else 0,
+        bubble_overhead=max(0, (makespan - ideal) / ideal) if ideal else 0,
+        span_bubble_ratio=max(0, 1 - ideal / max(spans)) if max(spans) else 0,
         exposed_sync_s=sync_end - last_end,
         hidden_sync_s=_hidden_sync(timeline, last_end),
         optimizer_s=step_end - sync_end,
@@ -155,8 +156,8 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
             RankMetrics(
                 rank=rank,
                 busy_s=breakdown.busy_s,
-                idle_s=makespan - breakdown.busy_s,
-                bubble_ratio=1 - breakdown.busy_s / makespan if makespan else 0,
+                idle_s=max(0, makespan - breakdown.busy_s),
+                bubble_ratio=max(0, 1 - breakdown.busy_s / makespan) if makespan else 0,
                 peak_in_flight=int(peak),
                 peak_memory_bytes=None if memory is None else memory[rank],
                 breakdown=breakdown,

@@ -21,6 +21,9 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 
+_SMALLEST, _LARGEST = 1e-30, 1e30
+_SMALLEST_SHARE = 1e-6
+
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _BYTES = {prefix + "B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
 _BITS = {
@@ -163,17 +166,17 @@ def parse_fraction(value: object, *, key: str | None = None, file: str | None = 
     Returns
     -------
     float
-        In (0, 1].
+        At most 1, and far enough above 0 to divide by.
 
     Raises
     ------
     ScenarioError
-        As for `parse_time_s`, and outside (0, 1].
+        As for `parse_time_s`, and outside that range.
     """
-    what = "a share above 0 and at most 1 such as 0.72 or 72 %"
+    what = f"a share above 0 (at least {_SMALLEST_SHARE:g}) and at most 1 such as 0.72 or 72 %"
     number, unit = _split(value, what, key, file)
     share = number * (_factor(unit, {"%": 0.01}, value, what, key, file) if unit else 1.0)
-    if not 0 < share <= 1:
+    if not _SMALLEST_SHARE <= share <= 1:
         _refuse(f"found {_show(value)}; needed: {what}", key, file)
     return share
 
@@ -240,9 +243,13 @@ def _factor(
 def _in_range(
     number: float | Fraction, value: object, what: str, key: str | None, file: str | None, *, positive: bool
 ) -> float | Fraction:
+    """Refuse what no sum or quotient of quantities could hold any more."""
     if not math.isfinite(number) or number < 0 or (positive and number == 0):
         allowed = "above zero" if positive else "of at least zero"
         _refuse(f"found {_show(value)}; needed: a finite value {allowed}, {what}", key, file)
+    if number and not _SMALLEST <= number <= _LARGEST:
+        bounds = f"between {_SMALLEST:g} and {_LARGEST:g} in SI units"
+        _refuse(f"found {_show(value)}; needed: a value {bounds}, {what}", key, file)
     return number
 
 

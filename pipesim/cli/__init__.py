@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 
@@ -10,6 +11,8 @@ def main() -> None:
     from pipesim.cli.app import app
     from pipesim.errors import PipesimError
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
         app(prog_name="pipesim")
     except PipesimError as error:

@@ -10,6 +10,8 @@ import typer
 from pipesim import study
 from pipesim.cli import options, tables
 from pipesim.cli.notes import print_notes
+from pipesim.errors import ScenarioError
+from pipesim.files import check_outputs
 
 
 def compare(
@@ -33,6 +35,10 @@ def compare(
     p2p: options.P2p = None,
 ) -> None:
     """Predict every schedule that can run in the scenario; say why the others cannot."""
+    check_outputs((plot,), inputs=(scenario,))
+    for text in slow_rank or ():
+        if not text.partition("=")[0].isdecimal() or not text.partition("=")[2]:
+            raise ScenarioError(f"found {text!r}; RANK=FACTOR is needed, such as 3=1.1", key="--slow-rank")
     asked = options.read_scenario(
         scenario,
         [*(overrides or ()), *(f"jitter.slow_ranks.{text}" for text in slow_rank or ())],

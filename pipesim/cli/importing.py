@@ -9,7 +9,7 @@ import typer
 
 from pipesim.cli import options, tables
 from pipesim.errors import ScenarioError
-from pipesim.files import write_text
+from pipesim.files import check_outputs, write_text
 from pipesim.scenario.readers.facts import Imported
 from pipesim.scenario.readers.writing import scenario_text
 
@@ -42,7 +42,7 @@ def hf(
     """Read a Hugging Face config.json; cluster and batch are placeholders to edit."""
     from pipesim.scenario.readers.hf_scenario import import_hf
 
-    _write(import_hf(file, overrides=overrides or ()), output, as_json=as_json)
+    _write(import_hf(file, overrides=overrides or ()), output, [file], as_json=as_json)
 
 
 @app.command()
@@ -58,7 +58,7 @@ def megatron(
     from pipesim.scenario.readers.megatron import read_megatron
 
     imported = read_megatron(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
-    _write(imported, output, as_json=as_json)
+    _write(imported, output, files, as_json=as_json)
 
 
 @app.command()
@@ -85,7 +85,7 @@ def nemo(
         if row is not None:
             raise ScenarioError("is for CSV tables; remove it", file=str(file), key="--row")
         imported = read_nemo(file, num_gpus=gpus, overrides=overrides or ())
-    _write(imported, output, as_json=as_json)
+    _write(imported, output, [file], as_json=as_json)
 
 
 @app.command()
@@ -101,7 +101,7 @@ def torchtitan(
     from pipesim.scenario.readers.torchtitan import read_torchtitan
 
     imported = read_torchtitan(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
-    _write(imported, output, as_json=as_json)
+    _write(imported, output, files, as_json=as_json)
 
 
 @app.command()
@@ -117,7 +117,7 @@ def deepspeed(
     from pipesim.scenario.readers.deepspeed import read_deepspeed
 
     imported = read_deepspeed(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
-    _write(imported, output, as_json=as_json)
+    _write(imported, output, files, as_json=as_json)
 
 
 @app.command()
@@ -131,7 +131,7 @@ def neox(
     """Read GPT-NeoX's .yml files."""
     from pipesim.scenario.readers.neox import read_neox
 
-    _write(read_neox(files, num_gpus=gpus, overrides=overrides or ()), output, as_json=as_json)
+    _write(read_neox(files, num_gpus=gpus, overrides=overrides or ()), output, files, as_json=as_json)
 
 
 @app.command()
@@ -145,7 +145,7 @@ def nanotron(
     """Read nanotron's YAML."""
     from pipesim.scenario.readers.nanotron import read_nanotron
 
-    _write(read_nanotron(file, num_gpus=gpus, overrides=overrides or ()), output, as_json=as_json)
+    _write(read_nanotron(file, num_gpus=gpus, overrides=overrides or ()), output, [file], as_json=as_json)
 
 
 def _definitions(stated: list[str] | None) -> dict[str, str]:
@@ -156,7 +156,8 @@ def _definitions(stated: list[str] | None) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _write(imported: Imported, output: Path, *, as_json: bool) -> None:
+def _write(imported: Imported, output: Path, sources: list[Path], *, as_json: bool) -> None:
+    check_outputs((output,), inputs=sources)
     write_text(output, scenario_text(imported))
     if as_json:
         tables.print_json(

@@ -10,6 +10,8 @@ import typer
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Scenario, load_scenario, scenario_from_mapping
 
+_MOST_DIGITS = 18
+
 ScenarioFile = Annotated[
     Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file; or state --ranks, --forward ...")
 ]
@@ -94,9 +96,10 @@ def parse_counts(text: str | None, flag: str) -> list[int]:
     """
     counts = []
     for entry in (text or "").split(",") if text is not None else []:
-        if not entry.strip().isdecimal() or int(entry) < 1:
+        if not entry.strip().isdecimal() or len(entry) > _MOST_DIGITS or int(entry) < 1:
             raise ScenarioError(
-                f"found {entry.strip()!r}; expected whole numbers of at least 1, as 1,2,4", key=flag
+                f"found {entry.strip()[:_MOST_DIGITS]!r}; expected whole numbers of at least 1, as 1,2,4",
+                key=flag,
             )
         counts.append(int(entry))
     return counts

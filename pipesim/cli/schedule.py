@@ -18,6 +18,7 @@ from pipesim.schedules import Shape, families, family, generate
 from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, find_framework, verdict
 from pipesim.study import load_csv, read_csv_text, shape_of
 
+_MOST_DIGITS = 19
 app = typer.Typer(help="Show, check and convert schedules.", no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
@@ -140,7 +141,8 @@ def _generate(
     name: str, ranks: int, chunks: int | None, microbatches: int, settings: list[str] | None
 ) -> Schedule:
     chosen = family(name)
-    shape = Shape(ranks, chunks or chosen.chunks or 1, microbatches, _parse_settings(settings or []))
+    num_chunks = chosen.chunks or 1 if chunks is None else chunks
+    shape = Shape(ranks, num_chunks, microbatches, _parse_settings(settings or []))
     return generate(chosen.name, shape, _unit_costs(shape) if chosen.needs_costs else None)
 
 
@@ -160,5 +162,6 @@ def _parse_settings(settings: list[str]) -> dict[str, Any]:
         key, separator, value = setting.partition("=")
         if not separator or not key:
             raise ScheduleError(f"--option {setting!r}: expected KEY=VALUE")
-        parsed[key] = int(value) if value.lstrip("-").isdecimal() else value
+        is_number = value.removeprefix("-").isdecimal() and len(value) < _MOST_DIGITS
+        parsed[key] = int(value) if is_number else value
     return parsed

@@ -9,6 +9,8 @@ import typer
 
 from pipesim.cli import options, tables
 from pipesim.cli.notes import print_notes
+from pipesim.errors import ScenarioError
+from pipesim.files import check_outputs
 from pipesim.study import simulate_scenario
 
 
@@ -27,6 +29,15 @@ def simulate(
     p2p: options.P2p = None,
 ) -> None:
     """Predict one step of the scenario's schedule."""
+    check_outputs((trace, plot, timeline), inputs=(scenario,))
+    if scenario is not None and chunks is not None:
+        raise ScenarioError(
+            "is for runs without a file; use --set parallel.virtual_stages=V",
+            file=str(scenario),
+            key="--chunks",
+        )
+    if len(options.parse_counts(chunks, "--chunks")) > 1:
+        raise ScenarioError(f"found {chunks!r}; one run has one number of chunks", key="--chunks")
     asked = options.read_scenario(
         scenario,
         overrides,

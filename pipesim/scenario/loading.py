@@ -102,7 +102,7 @@ def parse_yaml(text: str, *, file: str | None = None) -> Any:
     Raises
     ------
     ScenarioError
-        Not YAML, duplicate keys, aliases that expand without bound, nested too deeply.
+        Not YAML, duplicate keys, aliases that expand without bound, nested too deeply, not printable.
     """
     try:
         loader = _StrictLoader(text)
@@ -115,6 +115,10 @@ def parse_yaml(text: str, *, file: str | None = None) -> Any:
         raise ScenarioError(_describe(error), file=file) from None
     except (ValueError, OverflowError, RecursionError) as error:
         raise ScenarioError(f"is not readable as YAML: {str(error).splitlines()[0]}", file=file) from None
+
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
+"""Control characters and halves of surrogate pairs: YAML's escapes can state them, files cannot hold them."""
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -183,6 +187,9 @@ def _expanded_size(node: yaml.Node, sizes: dict[int, int], file: str | None) -> 
         return sizes[identity]
     sizes[identity] = -1
     size = 1
+    if isinstance(node, yaml.ScalarNode) and (odd := _UNPRINTABLE.search(node.value)):
+        found = f"a character that cannot be printed, U+{ord(odd[0]):04X}"
+        raise ScenarioError(_at(node.start_mark, found), file=file)
     if isinstance(node, yaml.MappingNode):
         children = [child for pair in node.value for child in pair]
     else:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pipesim.errors import ScenarioError
+from pipesim.files import printable_stem
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_costs import resolve_costs
 from pipesim.scenario.resolve_hardware import resolve_cluster, resolve_efficiency, resolve_precision
@@ -76,7 +77,7 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
         _check_ranks(cluster.other_accelerators, parallel, "cluster.other_accelerators")
     costs, costs_file = _costs(keys.costs, directory) if keys.costs is not None else (None, None)
     return Scenario(
-        name=keys.name or (Path(file).stem if file else "scenario"),
+        name=keys.name or (printable_stem(file) if file else "scenario"),
         parallel=parallel,
         batch=batch,
         schedule=_schedule(keys, directory, notes),

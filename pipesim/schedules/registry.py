@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,9 @@ from pipesim.actions import Action, Schedule
 from pipesim.costs.table import CostTable
 from pipesim.errors import ScheduleError
 from pipesim.graph import validate
+
+MAX_FORWARDS = 4_000_000
+"""p * v * m of the largest schedule that is generated: gigabytes and minutes; more is a slip of the hand."""
 
 Orders = Iterable[Iterable[Action]]
 """The actions of rank 0, of rank 1, ..."""
@@ -148,6 +152,8 @@ class Family:
             raise ScheduleError(
                 f"{self.name}: unknown option {unknown[0]!r}; options of this schedule: {known}"
             )
+        if math.prod(_sizes(shape)) > MAX_FORWARDS:
+            raise ScheduleError(f"{shape}: more than {MAX_FORWARDS} forwards (p x v x m), too many to hold")
         for rule in self._all_rules():
             if not rule.holds(shape):
                 raise ScheduleError(f"{self.name} needs {rule.words}; found {shape}{self._nearest(shape)}")

@@ -17,6 +17,7 @@ from pipesim.costs.fabric import UnlikeReplicasError
 from pipesim.costs.variation import vary
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError, ScheduleError
+from pipesim.files import printable_stem
 from pipesim.graph import lower, validate
 from pipesim.metrics import StepMetrics, measure
 from pipesim.scenario import Scenario
@@ -221,6 +222,7 @@ def simulate_named(
     """
     chosen = family(name)
     shape = shape_of(scenario, chosen, num_chunks=num_chunks, options=options)
+    chosen.check(shape)
     costs = build_costs(scenario, num_chunks=shape.num_chunks)
     engine = engine or Engine()
     schedule = engine.schedule(chosen.name, shape, costs)
@@ -275,6 +277,12 @@ def read_schedule(scenario: Scenario, path: str) -> Schedule:
     ):
         if found != expected:
             raise ScenarioError(f"has {found} {what}, the scenario has {expected}", file=path)
+    if schedule.num_stages % schedule.num_ranks:
+        raise ScenarioError(
+            f"has {schedule.num_stages} stages on {schedule.num_ranks} ranks; a multiple is needed, "
+            "since costs are those of as many stages on every rank",
+            file=path,
+        )
     return schedule
 
 
@@ -289,7 +297,7 @@ def load_csv(path: str | Path) -> Schedule:
         If the schedule is malformed.
     """
     try:
-        schedule = Schedule.from_csv(read_csv_text(path), name=Path(path).stem).compute_only()
+        schedule = Schedule.from_csv(read_csv_text(path), name=printable_stem(path)).compute_only()
         validate(schedule)
     except ScheduleError as error:
         raise type(error)(f"{path}: {error}") from None
@@ -299,7 +307,7 @@ def load_csv(path: str | Path) -> Schedule:
 def read_csv_text(path: str | Path) -> str:
     """Read a text file; raise `ScenarioError` where that cannot be done."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ScenarioError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except UnicodeDecodeError:

@@ -1,0 +1,207 @@
+"""Careless or hostile use of files and numbers: one message, nothing clobbered, nothing infinite."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from pipesim.cli.app import app
+from pipesim.errors import PipesimError, ScenarioError, ScheduleError
+from pipesim.files import check_outputs, complete_file, write_text
+from pipesim.scenario import load_scenario, scenario_from_mapping
+from pipesim.schedules import Shape, generate
+from pipesim.study import load_csv, simulate_scenario
+
+ROOT = Path(__file__).parent.parent
+TEACHING = ROOT / "scenarios" / "teaching.yaml"
+GPT3 = ROOT / "scenarios" / "gpt3-175b-a100.yaml"
+FLAGS = ("--ranks", "4", "--microbatches", "8", "--forward", "1", "--backward", "2")
+
+
+def pipesim(*arguments):
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    if isinstance(result.exception, PipesimError):
+        return 2, str(result.exception)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    copy = tmp_path / "scenario.yaml"
+    copy.write_bytes(TEACHING.read_bytes())
+    return copy
+
+
+@pytest.mark.parametrize("flag", ["--trace", "--timeline", "--plot"])
+def test_an_output_never_replaces_the_scenario(scenario, flag):
+    link = scenario.parent / "link.svg"
+    link.symlink_to(scenario)
+    for name in (scenario, link):
+        status, message = pipesim("simulate", scenario, flag, name)
+        assert status == 2
+        assert "read as input" in message
+    assert scenario.read_bytes() == TEACHING.read_bytes()
+
+
+def test_an_import_never_replaces_what_it_reads(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_bytes((ROOT / "scenarios" / "configs" / "llama3-70b.json").read_bytes())
+    before = config.read_bytes()
+    status, message = pipesim("import", "hf", config, "-o", config)
+    assert status == 2
+    assert "read as input" in message
+    assert config.read_bytes() == before
+
+
+def test_two_outputs_need_two_names(scenario):
+    target = scenario.parent / "out"
+    status, message = pipesim("simulate", scenario, "--trace", target, "--timeline", target)
+    assert status == 2
+    assert "already another output" in message
+    assert not target.exists()
+
+
+def test_missing_outputs_are_skipped():
+    check_outputs((None, None), inputs=(None,))
+
+
+def test_a_pipe_is_written_into_and_stays(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    read = []
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader.start()
+    write_text(pipe, "whole")
+    reader.join(timeout=10)
+    assert read == ["whole"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_link_is_followed_and_stays(tmp_path):
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    write_text(link, "new")
+    assert link.is_symlink()
+    assert target.read_text() == "new"
+
+
+def test_a_name_too_long_is_one_message(tmp_path):
+    with pytest.raises(ScenarioError, match="too long"):
+        write_text(tmp_path / ("x" * 300), "text")
+
+
+def test_a_full_disk_is_one_message_and_leaves_no_file(tmp_path):
+    with (
+        pytest.raises(ScenarioError, match=r"table\.csv: cannot be written: No space left on device"),
+        complete_file(tmp_path / "table.csv"),
+        open("/dev/full", "w") as full,
+    ):
+        full.write("text")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", ["1e31 s", "1e308", "1e-31 s"])
+def test_quantities_that_sums_cannot_hold_are_refused(value):
+    with pytest.raises(ScenarioError, match=r"between 1e-30 and 1e\+30"):
+        load_scenario(TEACHING, [f"costs.forward={value}"])
+
+
+@pytest.mark.parametrize("key", ["efficiency.gemm", "cluster.inter_node.efficiency"])
+def test_shares_too_small_to_divide_by_are_refused(key):
+    with pytest.raises(ScenarioError, match="at least 1e-06"):
+        load_scenario(GPT3, [f"{key}=1e-308"])
+
+
+def test_the_largest_quantities_give_finite_numbers():
+    result = simulate_scenario(load_scenario(TEACHING, ["costs.forward=1e30", "costs.p2p=1e30"]))
+    json.dumps(result.to_dict(), allow_nan=False)
+
+
+@pytest.mark.parametrize("num_layers", range(1, 40))
+def test_one_rank_has_no_bubble_whatever_the_rounding(num_layers):
+    costs = {"forward": 0.1 + 0.01 * num_layers, "backward": 0.3 / num_layers, "p2p": 0}
+    mapping = {"parallel": {"pipeline": 1}, "batch": {"microbatches": num_layers}, "costs": costs}
+    metrics = simulate_scenario(scenario_from_mapping(mapping)).metrics
+    ratios = (metrics.bubble_ratio, metrics.bubble_overhead, metrics.span_bubble_ratio)
+    assert all(0 <= ratio < 1e-12 for ratio in ratios)
+    assert all(rank.idle_s >= 0 and rank.bubble_ratio >= 0 for rank in metrics.ranks)
+
+
+@pytest.mark.parametrize("name", [r"\ud83d", r"\e[31m", r"\0", r"\a"])
+def test_unprintable_characters_are_refused(name):
+    with pytest.raises(ScenarioError, match=r"line 1, column 1: a character that cannot be printed, U\+"):
+        load_scenario(TEACHING, [f'name="{name}"'])
+
+
+def test_a_file_name_that_is_not_text_can_be_printed_and_drawn(tmp_path):
+    named = os.fsencode(tmp_path) + b"/\xff.yaml"
+    with open(named, "wb") as stream:
+        stream.write(TEACHING.read_bytes())
+    command = "from pipesim.cli import main; main()"
+    picture = tmp_path / "p.svg"
+    arguments = [sys.executable, "-c", command, "simulate", named, "--plot", picture]
+    done = subprocess.run(arguments, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert picture.exists()
+
+
+def test_a_csv_needs_as_many_stages_on_every_rank(tmp_path):
+    (tmp_path / "s.csv").write_text("0F0,1F0,1B0,0B0\n2F0,2B0\n")
+    mapping = {
+        "parallel": {"pipeline": 2},
+        "batch": {"microbatches": 1},
+        "costs": {"forward": 1, "backward": 2},
+        "schedule": {"csv": str(tmp_path / "s.csv")},
+    }
+    with pytest.raises(ScenarioError, match="has 3 stages on 2 ranks"):
+        simulate_scenario(scenario_from_mapping(mapping))
+
+
+def test_a_csv_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "s.csv").write_text("0F0,0B0\n1F0,1B0\n", encoding="utf-8-sig")
+    assert load_csv(tmp_path / "s.csv").num_ranks == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("simulate", TEACHING, "--chunks", "2"), "--chunks: is for runs without a file"),
+        (("simulate", *FLAGS, "--chunks", "2,4"), "one run has one number of chunks"),
+        (("compare", *FLAGS, "--chunks", "9" * 5000), "expected whole numbers"),
+        (("compare", TEACHING, "--slow-rank", "3"), "--slow-rank: found '3'; RANK=FACTOR is needed"),
+        (("schedule", "show", "1f1b", "--chunks", "0"), "at least one rank, one chunk"),
+        (
+            ("schedule", "show", "interleaved-1f1b", "--option", "microbatch_group_size=--3"),
+            "whole number of at least 1",
+        ),
+        (
+            ("schedule", "show", "interleaved-1f1b", "--option", f"microbatch_group_size={'9' * 5000}"),
+            "whole number of at least 1",
+        ),
+    ],
+)
+def test_options_that_would_be_ignored_or_crash_are_refused(arguments, message):
+    status, said = pipesim(*arguments)
+    assert status == 2
+    assert message in said
+
+
+def test_a_schedule_too_large_to_hold_is_refused_at_once():
+    with pytest.raises(ScheduleError, match="too many to hold"):
+        generate("1f1b", Shape(100_000, 1, 100_000))
+    status, message = pipesim(
+        *("compare", "--ranks", "1000000", "--chunks", "1000000", "--microbatches", "8"),
+        *("--forward", "1", "--backward", "2"),
+    )
+    assert status == 2
+    assert "no schedule can run" in message
