@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pipesim.calibrate.kineto import parse_json
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError, ScheduleError
+from pipesim.executor.run import read_run
 from pipesim.files import check_outputs, complete_file, write_text
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, generate
@@ -205,3 +207,18 @@ def test_a_schedule_too_large_to_hold_is_refused_at_once():
     )
     assert status == 2
     assert "no schedule can run" in message
+
+
+def test_json_nested_too_deeply_is_one_message(tmp_path):
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 100_000)
+    for read in (parse_json, read_run):
+        with pytest.raises(PipesimError, match="is not JSON"):
+            read(deep)
+    output = tmp_path / "rows.csv"
+    journal = tmp_path / "rows.csv.journal"
+    journal.write_text("[" * 100_000 + "\n")
+    status, message = pipesim("sweep", TEACHING, "--vary", "seed=1", "-o", output, "--workers", "1")
+    assert status == 2
+    assert "is not the journal of a sweep" in message
+    assert not output.exists()

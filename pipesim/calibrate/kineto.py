@@ -91,7 +91,7 @@ def parse_json(path: Path) -> Any:
     except (OSError, EOFError) as error:
         words = getattr(error, "strerror", None) or "is not whole, or not packed by gzip"
         raise ScenarioError(f"cannot be read: {words}", file=str(path)) from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ScenarioError(f"is not JSON: {error}", file=str(path)) from None
 
 

@@ -162,7 +162,7 @@ def read_run(path: str | Path) -> Run:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ExecutionError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ExecutionError(f"{path}: is not JSON: {error}") from None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise ExecutionError(f"{path}: is not a run; expected a file that `pipesim execute -o` wrote")

@@ -98,7 +98,7 @@ class Journal:
     def _parse(self, number: int, line: bytes) -> dict[str, Any]:
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._damaged(number) from None
         if not isinstance(entry, dict):
             raise self._damaged(number)
