@@ -101,7 +101,8 @@ def digest(seed: int) -> str:
 
 
 def test_the_same_seed_and_budget_give_the_same_order_in_another_process() -> None:
-    code = f"import sys; sys.path.insert(0, {__file__.rsplit('/', 1)[0]!r}); import test_auto; print(test_auto.digest(1))"
+    here = __file__.rsplit("/", 1)[0]
+    code = f"import sys; sys.path.insert(0, {here!r}); import test_auto; print(test_auto.digest(1))"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == digest(1)
 
@@ -154,7 +155,9 @@ def test_memory_in_bytes_is_what_the_device_leaves() -> None:
     schedule = Schedule.from_orders("auto", search(Shape(4, 1, 12, {"budget": SMALL_BUDGET}), costs).orders)
     holds = held(schedule, costs.activation_bytes, 0.25)
     assert holds.max() <= 9 * (1 + 1e-9)
-    assert peak_in_flight(schedule)[2] > 3
+    roomy = replace(costs, memory_limit_bytes=100.0)
+    shape = Shape(4, 1, 12, {"budget": SMALL_BUDGET})
+    assert search(shape, roomy).makespan_s < search(shape, costs).makespan_s
 
 
 def test_a_rank_without_room_for_one_microbatch_is_refused() -> None:

@@ -18,13 +18,13 @@ from pipesim.errors import InfeasibleError
 from pipesim.evaluate import PreparedSchedule
 from pipesim.schedules._search.bounds import lower_bound_s
 from pipesim.schedules._search.memory import is_limit, memory_limit
-from pipesim.schedules._search.named import NamedSchedule, fits, named_schedules
+from pipesim.schedules._search.named import NamedSchedule, fits, named_schedules, placement_of
 from pipesim.schedules._search.problem import Problem, Word
 from pipesim.schedules._search.search import Search
 from pipesim.schedules.registry import Orders, Rule, Shape, schedule
 
-DEFAULT_BUDGET = 300_000_000
-"""Actions timed: some seconds at any size."""
+DEFAULT_BUDGET = 100_000_000
+"""Actions timed: about a second for small shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +129,34 @@ def _best(results: Sequence[AutoResult]) -> AutoResult:
         best_named=best_named.best_named,
         best_named_makespan_s=best_named.best_named_makespan_s,
     )
+
+
+def lower_bound_of(schedule: Schedule, costs: CostTable) -> float | None:
+    """Makespan that no order on a schedule's placement can beat in the memory of the device.
+
+    None where the bound does not hold: two model replicas, cut sequences, pairs with a duration of their own,
+    ranks with more stages than others.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Valid and compute only.
+    costs : CostTable
+        For its stages.
+    """
+    num_places = len(np.unique(np.stack([schedule.stage, schedule.rank]), axis=1).T)
+    paired = costs.overlapped_pair_s is not None and schedule.joined.any()
+    if schedule.num_slices > 1 or num_places > schedule.num_stages or paired:
+        return None
+    rank_of = placement_of(schedule)
+    if len(np.unique(np.bincount(rank_of))) > 1:
+        return None
+    shape = Shape(schedule.num_ranks, len(rank_of) // schedule.num_ranks, schedule.num_microbatches)
+    try:
+        problem = Problem.of(rank_of, schedule.num_microbatches, costs, memory_limit(shape, costs, rank_of))
+    except InfeasibleError:
+        return None
+    return lower_bound_s(problem)
 
 
 def _placements(shape: Shape) -> dict[str, list[int]]:

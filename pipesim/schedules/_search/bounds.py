@@ -15,7 +15,8 @@ Floats = npt.NDArray[np.float64]
 def lower_bound_s(problem: Problem) -> float:
     """Proven lower bound of the makespan in seconds, over all orders within the memory limits.
 
-    The largest, over ranks, of
+    Orders may split each backward or not: where a full B is the shorter way, it counts. The largest, over
+    ranks, of
 
     - the time until the rank's first F can start, and all its work;
     - the same with F and I only, the W that memory forces before the last F, and then the way of the last I
@@ -27,11 +28,11 @@ def lower_bound_s(problem: Problem) -> float:
 
     and the way of one microbatch through all stages and back.
     """
-    way = _Way.of(problem)
     m, memory = problem.num_microbatches, problem.memory
-    forward, backward, weight = problem.durations_s
+    forward, backward, weight = durations = _shorter_way(problem)
+    way = _Way.of(problem, durations)
     share = memory.released_at_input_gradient
-    stay = _time_in_memory(problem, way)
+    stay = _time_in_memory(problem, way, durations)
     bounds = [float(np.max(way.backward_start + backward + way.tail))]
     for rank, stages in enumerate(problem.stages):
         limit, amounts = float(memory.limits[rank]), memory.amounts[stages]
@@ -61,8 +62,8 @@ class _Way:
     tail: Floats
 
     @classmethod
-    def of(cls, problem: Problem) -> _Way:
-        forward, backward, weight = problem.durations_s
+    def of(cls, problem: Problem, durations_s: Floats) -> _Way:
+        forward, backward, weight = durations_s
         forward_delay, backward_delay, _ = problem.delays_s
         num_stages = problem.num_stages
         forward_start, backward_start, tail = (np.zeros(num_stages) for _ in range(3))
@@ -77,11 +78,19 @@ class _Way:
         return cls(forward_start, backward_start, tail)
 
 
-def _time_in_memory(problem: Problem, way: _Way) -> Floats:
+def _shorter_way(problem: Problem) -> Floats:
+    """F, I and W of each stage, I and W no longer than a full B makes them, shape (3, S)."""
+    forward, backward, weight = problem.durations_s
+    both = np.minimum(backward + weight, problem.full_backward_s)
+    backward = np.minimum(backward, both)
+    return np.stack([forward, backward, both - backward])
+
+
+def _time_in_memory(problem: Problem, way: _Way, durations_s: Floats) -> Floats:
     """Least seconds from the start of F to the release, weighted by what is released at I and at W."""
     share = problem.memory.released_at_input_gradient
-    until_backward = way.backward_start + problem.durations_s[1] - way.forward_start
-    result: Floats = until_backward + (1 - share) * problem.durations_s[2]
+    until_backward = way.backward_start + durations_s[1] - way.forward_start
+    result: Floats = until_backward + (1 - share) * durations_s[2]
     return result
 
 

@@ -42,7 +42,7 @@ def named_schedules(shape: Shape, costs: CostTable, memory: MemoryLimit) -> Iter
             continue
         if schedule.num_slices == 1:
             makespan = float(PreparedSchedule.of(schedule).evaluate_costs(costs).makespan)
-            yield NamedSchedule(schedule, _placement(schedule), makespan)
+            yield NamedSchedule(schedule, placement_of(schedule), makespan)
 
 
 def _options(family: Family, memory: MemoryLimit) -> dict[str, object]:
@@ -59,7 +59,8 @@ def fits(schedule: Schedule, memory: MemoryLimit) -> bool:
     return bool((holds <= allowed).all())
 
 
-def _placement(schedule: Schedule) -> tuple[int, ...]:
+def placement_of(schedule: Schedule) -> tuple[int, ...]:
+    """Rank of each stage."""
     rank_of = np.zeros(schedule.num_stages, np.int64)
     forwards = schedule.op == Op.F
     rank_of[schedule.stage[forwards]] = schedule.rank[forwards]

@@ -63,6 +63,8 @@ class Problem:
         From the neighbouring stage's end to the arrival of its message at F or I of a stage; 0 on one rank.
     memory : MemoryLimit
         Limits of each rank.
+    full_backward_s : float64, shape (S,)
+        Of a B that does the work of I and W; for bounds of schedules that do not split it.
     trailing_s : float
         Most of a duration that the host takes after the computation; the last action's does not count.
     """
@@ -72,6 +74,7 @@ class Problem:
     durations_s: Floats
     delays_s: Floats
     memory: MemoryLimit
+    full_backward_s: Floats
     trailing_s: float = 0.0
 
     @classmethod
@@ -99,7 +102,16 @@ class Problem:
                 # The host holds the sender up after its computation, not the message.
                 arrival[0, stage] = costs.p2p(before, here).transfer_s(nbytes) - holding[0, stage - 1]
                 arrival[1, stage - 1] = costs.p2p(here, before).transfer_s(nbytes) - holding[1, stage]
-        problem = cls(ranks, num_microbatches, computing + holding, arrival, memory, float(holding.max()))
+        full_backward = np.array(costs.backward_s, np.float64) + holding[1]
+        problem = cls(
+            rank_of=ranks,
+            num_microbatches=num_microbatches,
+            durations_s=computing + holding,
+            delays_s=arrival,
+            memory=memory,
+            full_backward_s=full_backward,
+            trailing_s=float(holding.max()),
+        )
         problem._check_room()
         return problem
 

@@ -6,7 +6,7 @@ is the same on every machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,12 +18,12 @@ from pipesim.schedules._search.problem import Floats, Problem, Word
 POOL_SIZE = 8
 """Orders of distinct makespan kept: diverse starts find more than long runs from one."""
 
-LIST_SHARE, REPEAT_SHARE = 0.25, 0.25
-"""Shares of the budget for list scheduling from scratch and from good orders; the rest is for moves."""
+LIST_SHARE, REPEAT_SHARE, HOT_SHARE, POLISH_SHARE = 0.15, 0.1, 0.45, 0.2
+"""Of the budget: lists from scratch; from good orders, twice; moves from many starts; from few."""
 LIST_COST = 4
 """Timings that one list scheduling takes as long as."""
 MOST_LISTS = 2000
-TEMPERATURES = (0.3, 1.0, 3.0)
+TEMPERATURES = (0.5, 1.5, 5.0)
 """Factors on the temperature of a run of moves, which grows with the number of moves that an action gets."""
 
 
@@ -83,11 +83,11 @@ class Search:
         """Search from `seeds`, which fit the memory limits, and from scratch; return the best."""
         for seed in seeds:
             self.pool.add(self._time(seed), seed)
-        num_lists = int(self.budget * LIST_SHARE / (LIST_COST * self.problem.num_actions))
-        self._list_from_scratch(min(max(num_lists, len(priorities.RULES)), MOST_LISTS))
-        num_lists = int(self.budget * REPEAT_SHARE / (LIST_COST * self.problem.num_actions))
-        self._list_from_good_ones(min(num_lists, MOST_LISTS))
-        self._move()
+        self._list_from_scratch(max(self._num_lists(LIST_SHARE), len(priorities.RULES)))
+        self._list_from_good_ones(self._num_lists(REPEAT_SHARE))
+        self._move(self.pool.entries, HOT_SHARE, TEMPERATURES)
+        self._list_from_good_ones(self._num_lists(REPEAT_SHARE))
+        self._move(self.pool.entries[:2], POLISH_SHARE, TEMPERATURES[:1])
         # Timed anew, so that no bookkeeping of the search can flatter the result.
         makespan, word = min(((self._time(word), word) for _, word in self.pool.entries), key=lambda e: e[0])
         return Found(makespan * self.scale, word)
@@ -96,6 +96,9 @@ class Search:
         from pipesim.evaluate.words import time_word
 
         return float(time_word(self.pipeline, word, self.scratch, np.inf)[0])
+
+    def _num_lists(self, share: float) -> int:
+        return min(int(self.budget * share / (LIST_COST * self.problem.num_actions)), MOST_LISTS)
 
     @property
     def _done(self) -> bool:
@@ -167,14 +170,11 @@ class Search:
                 peaks[stage] = np.cumsum(steps).max()
         return peaks
 
-    def _move(self) -> None:
-        share = 1 - LIST_SHARE - REPEAT_SHARE
-        num_timings = max(int(self.budget * share / self.problem.num_actions), 1)
-        starts = list(self.pool.entries)
-        each = max(num_timings * 3 // 4 // len(starts), 1)
-        for turn, (_, word) in enumerate(starts):
-            self._improve(word, each, TEMPERATURES[turn % len(TEMPERATURES)])
-        self._improve(self.pool.entries[0][1], max(num_timings // 4, 1), TEMPERATURES[0])
+    def _move(self, starts: Sequence[tuple[float, Word]], share: float, factors: Sequence[float]) -> None:
+        num_timings = int(self.budget * share / self.problem.num_actions)
+        each = max(num_timings // len(starts), 1)
+        for turn, (_, word) in enumerate(list(starts)):
+            self._improve(word, each, factors[turn % len(factors)])
 
     def _improve(self, start: Word, num_timings: int, factor: float) -> None:
         from pipesim.evaluate.moves import improve_word

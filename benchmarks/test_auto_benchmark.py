@@ -1,0 +1,98 @@
+"""The searched schedule at length: its speed, and against named schedules and a solver."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipesim.schedules import Shape
+from pipesim.schedules._search.bounds import lower_bound_s
+from pipesim.schedules._search.exact import solve
+from pipesim.schedules._search.search import Search
+from pipesim.schedules.auto import search
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+import test_auto
+import test_auto_kernels
+from helpers import costs_of
+
+
+@pytest.mark.parametrize(("p", "v", "m", "limit_s"), [(8, 2, 32, 5.0), (64, 2, 512, 60.0)])
+def test_auto_takes_seconds(benchmark: Any, p: int, v: int, m: int, limit_s: float) -> None:
+    forward = (1.0,) * (p * v - 1) + (1.5,)
+    costs = costs_of(
+        p * v,
+        number=float,
+        forward_s=forward,
+        backward_s=tuple(2 * f for f in forward),
+        input_gradient_s=tuple(1.2 * f for f in forward),
+        weight_gradient_s=tuple(0.8 * f for f in forward),
+        p2p_latency_s=0.1,
+    )
+    search(Shape(2, 1, 4, {"budget": 1000}), costs_of(2, number=float))  # compiles
+    shape = Shape(p, v, m, {"max_in_flight": p * v})
+    begin = time.process_time()
+    result = benchmark.pedantic(search, args=(shape, costs), rounds=1)
+    seconds = time.process_time() - begin
+    benchmark.extra_info |= {
+        "makespan_s": result.makespan_s,
+        "lower_bound_s": result.lower_bound_s,
+        "best_named": result.best_named,
+        "best_named_makespan_s": result.best_named_makespan_s,
+    }
+    assert result.makespan_s <= result.best_named_makespan_s
+    assert seconds < limit_s
+
+
+def test_auto_is_never_worse_on_200_random_cost_sets(benchmark: Any) -> None:
+    def gains() -> list[float]:
+        found = []
+        for seed in range(1000, 1200):
+            shape, costs = test_auto.random_case(seed, budget=20_000_000)
+            result = search(shape, costs)
+            test_auto.check(shape, costs, result)
+            named = test_auto.best_named(shape, costs)
+            assert result.makespan_s <= named * (1 + 1e-12), seed
+            if np.isfinite(named):
+                found.append(1 - result.makespan_s / named)
+        return found
+
+    found = benchmark.pedantic(gains, rounds=1)
+    benchmark.extra_info |= {
+        "cases_with_a_named_schedule": len(found),
+        "strictly_better": sum(gain > 1e-9 for gain in found),
+        "mean_gain": float(np.mean(found)),
+        "largest_gain": max(found),
+    }
+    assert np.mean(found) > 0.01
+
+
+def test_auto_against_proven_optima_of_60_small_shapes(benchmark: Any) -> None:
+    pytest.importorskip("ortools")
+
+    def gaps() -> list[float]:
+        found = []
+        for seed in range(60):
+            rng = np.random.default_rng(seed)
+            p, v, m = int(rng.integers(2, 5)), int(rng.integers(1, 3)), int(rng.integers(4, 9))
+            kind, limit = str(rng.choice(["loop", "wave"])), int(rng.integers(v, p * v + 2))
+            problem = test_auto_kernels.problem_of(rng, p, v, m, limit, kind)
+            ours = Search(problem, 300_000_000, np.random.default_rng(0)).run()
+            optimum = solve(problem, budget=20.0, hint=ours.word)
+            assert lower_bound_s(problem) <= optimum.makespan_s * (1 + 1e-9)
+            if optimum.proven:
+                found.append(ours.makespan_s / optimum.makespan_s - 1)
+        return found
+
+    found = benchmark.pedantic(gaps, rounds=1)
+    hits = sum(gap < 1e-9 for gap in found)
+    benchmark.extra_info |= {"proven": len(found), "optimal": hits, "largest_gap": max(found)}
+    assert len(found) >= 50
+    assert hits >= 0.95 * len(found)
+    assert max(found) < 0.03
