@@ -222,3 +222,12 @@ def test_json_nested_too_deeply_is_one_message(tmp_path):
     assert status == 2
     assert "is not the journal of a sweep" in message
     assert not output.exists()
+
+
+@pytest.mark.parametrize("name", ["price $x_{$ b", "漢字", "100 % & <b>"])
+@pytest.mark.parametrize("kind", ["gantt", "breakdown"])
+def test_names_are_drawn_as_they_are(kind, name, tmp_path):
+    picture = tmp_path / "p.svg"
+    status, message = pipesim("plot", kind, TEACHING, "-o", picture, "--set", f"name={name}")
+    assert (status, message) == (0, "")
+    assert picture.exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import colorsys
+import warnings
 from pathlib import Path
 
 from matplotlib import rc_context
@@ -10,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from pipesim.actions import Op
 from pipesim.errors import ScenarioError
@@ -40,7 +42,14 @@ def save(figure: Figure, path: str | Path) -> None:
     """
     if Path(path).suffix.lower() not in FORMATS:
         raise ScenarioError(f"pictures are {' or '.join(FORMATS)}", file=str(path))
-    with complete_file(path) as temporary, rc_context({"svg.hashsalt": "pipesim"}):
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # names of scenarios are not formulas
+    with (
+        complete_file(path) as temporary,
+        rc_context({"svg.hashsalt": "pipesim"}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", message="Glyph")  # an alphabet the font lacks is drawn as boxes
         figure.savefig(temporary, dpi=150, metadata={"Date": None} if temporary.suffix == ".svg" else None)
 
 
