@@ -13,6 +13,7 @@ import numpy as np
 
 from pipesim.actions import Schedule
 from pipesim.costs import CostTable, build_costs
+from pipesim.costs.copies import with_mirrored_copies
 from pipesim.costs.fabric import UnlikeReplicasError
 from pipesim.costs.variation import vary
 from pipesim.engine import simulate
@@ -326,6 +327,8 @@ def _run(
     if asynchrony is not None:
         # One stage a rank; every version is a copy of the weights.
         costs = replace(costs, weight_bytes=costs.weight_bytes * np.array(asynchrony.weight_versions))
+    if schedule.holds_stages_twice:
+        costs = with_mirrored_copies(costs, schedule.num_ranks)
     timeline = engine.timeline(scenario, schedule, costs)
     return Result(
         scenario=scenario,
