@@ -11,7 +11,7 @@ from pathlib import Path
 from pipesim.errors import ScenarioError
 
 
-class Line(Mapping[str, str]):
+class Line:
     """One line of a table; a missing column or a bad number is reported with file, line and column."""
 
     def __init__(self, cells: Mapping[str, str], *, file: str, number: int) -> None:
@@ -34,8 +34,9 @@ class Line(Mapping[str, str]):
     def __iter__(self) -> Iterator[str]:
         return iter(self._cells)
 
-    def __len__(self) -> int:
-        return len(self._cells)
+    def get(self, column: str) -> str:
+        """Read a cell, empty where there is no such column."""
+        return self._cells.get(column, "").strip()
 
     def number_of(self, column: str) -> float:
         """Read a number.
@@ -62,7 +63,7 @@ class Line(Mapping[str, str]):
         ScenarioError
             If the cell holds none.
         """
-        if default is not None and not self._cells.get(column, "").strip():
+        if default is not None and not self.get(column):
             return default
         value = self.number_of(column)
         if value < 1 or value != int(value):

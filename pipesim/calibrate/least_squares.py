@@ -13,6 +13,7 @@ FloatArray = npt.NDArray[np.float64]
 _STEP = 1e-4
 _PATTERN_STEPS = (0.1, 0.03, 0.01)
 """Shares of each parameter's range."""
+_NEAR_STEPS = (0.02,)
 _PATTERN_ROUNDS = 10
 _MAX_ROUNDS = 60
 _TOLERANCE = 1e-7
@@ -45,6 +46,7 @@ def robust_fit(
     upper: Sequence[float],
     scale: float,
     weights: FloatArray | None = None,
+    near: bool = False,
 ) -> Fit:
     """Minimise the sum of pseudo-Huber losses of the residuals inside a box.
 
@@ -60,6 +62,8 @@ def robust_fit(
         Residuals well above it count linearly, so that an outlier pulls no harder than any other row.
     weights : FloatArray, shape (rows,), optional
         Weight of each row's loss; all alike by default.
+    near : bool
+        Whether `start` is near, so that the search need not begin with large steps.
     """
     low, span = np.asarray(lower, float), np.asarray(upper, float) - np.asarray(lower, float)
 
@@ -72,7 +76,7 @@ def robust_fit(
     unit = np.clip((np.asarray(start, float) - low) / span, 0, 1)
     r = at(unit)
     given = np.ones_like(r) if weights is None else weights
-    unit, r = _pattern_search(at, loss, unit, r)
+    unit, r = _pattern_search(at, loss, unit, r, _NEAR_STEPS if near else _PATTERN_STEPS)
     damping = 1e-3
     for _ in range(_MAX_ROUNDS):
         jacobian = _jacobian(at, unit, r)
@@ -105,10 +109,11 @@ def _pattern_search(
     loss: Callable[[FloatArray], float],
     unit: FloatArray,
     r: FloatArray,
+    steps: Sequence[float],
 ) -> tuple[FloatArray, FloatArray]:
     """Move one parameter at a time by ever smaller steps while that helps."""
     best = loss(r)
-    for step in _PATTERN_STEPS:
+    for step in steps:
         for _ in range(_PATTERN_ROUNDS):
             before = best
             for index in range(len(unit)):

@@ -25,17 +25,16 @@ REPEAT_SCATTER = 0.02
 """Repeats of one configuration differ by 1 to 2 %: residuals well above it count linearly."""
 NUM_FOLDS = 10
 
-BOUNDS: Mapping[str, tuple[float, float]] = {
-    "gemm": (0.2, 0.95),
-    "gemm_fp8": (0.2, 0.95),
-    "attention": (0.1, 0.95),
-    "memory": (0.3, 1.0),
-    "layer_overhead_s": (0.0, 5e-3),
-    "unaligned_gemm": (0.3, 1.0),
-    "tensor_collective_factor": (0.0, 5.0),
-    "intra_node_bandwidth_factor": (0.1, 1.0),
+BOUNDS: Mapping[str, tuple[float, float, float]] = {
+    "gemm": (0.2, 0.7, 0.95),
+    "gemm_fp8": (0.2, 0.65, 0.95),
+    "attention": (0.1, 0.45, 0.95),
+    "layer_overhead_s": (0.0, 0.6e-3, 5e-3),
+    "unaligned_gemm": (0.3, 0.75, 1.0),
+    "tensor_collective_factor": (0.0, 1.0, 5.0),
+    "intra_node_bandwidth_factor": (0.1, 0.6, 1.0),
 }
-"""Fields of `pipesim.scenario.resolved.Efficiency` that a fit may move, and how far."""
+"""Fields of `pipesim.scenario.resolved.Efficiency` that a fit may move: least, where it begins, greatest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +209,7 @@ def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lam
     progress("the other half")
     on_other = problem.fit(other)
     progress("all rows")
-    on_all = problem.fit(samples)
+    on_all = problem.fit(samples, start=on_first)
     by_folds = []
     fold_errors = np.full(len(samples), np.nan)
     for number, fold in enumerate(_folds(samples), start=1):
@@ -280,15 +279,14 @@ class _Problem:
         )
 
     def fit(self, samples: Sequence[Sample], start: Sequence[float] | None = None) -> tuple[float, ...]:
-        efficiency = samples[0].scenario.efficiency
-        begin = start or [getattr(efficiency, name) for name in self.names]
         fit = robust_fit(
             lambda values: np.log1p(self.errors(samples, values.tolist())),
-            start=begin,
+            start=start or [BOUNDS[name][1] for name in self.names],
             lower=[BOUNDS[name][0] for name in self.names],
-            upper=[BOUNDS[name][1] for name in self.names],
+            upper=[BOUNDS[name][2] for name in self.names],
             scale=REPEAT_SCATTER,
             weights=_set_weights(samples) if self.sets_alike else None,
+            near=start is not None,
         )
         return tuple(fit.values.tolist())
 

@@ -197,7 +197,7 @@ def read_steps(path: str | Path, scenario: str | Path | None = None) -> list[Ste
 
 
 def _read_step(line: Line, table: Path, scenario: str | Path | None) -> Step:
-    named = line.get(SCENARIO, "")
+    named = line.get(SCENARIO)
     if named:
         file = table.parent / named
     elif scenario is not None:

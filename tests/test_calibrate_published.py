@@ -1,0 +1,103 @@
+"""Fits to published step times: the minimiser, known parameters found again, shipped presets repeated."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pipesim.accuracy import SETS, Predictor, halves, resolved, usable, with_parameters
+from pipesim.calibrate.least_squares import robust_fit
+from pipesim.calibrate.published import RECIPES, Recipe, calibrate_published, recipe_of
+from pipesim.cli.app import app
+from pipesim.errors import ScenarioError
+
+
+def line_fit(measured, **more):
+    x = np.arange(10.0)
+    return robust_fit(
+        lambda v: v[0] * x + v[1] - measured, start=[0.5, 0.5], lower=[0, 0], upper=[5, 10], scale=0.1, **more
+    )
+
+
+def test_an_exact_line_is_found():
+    fit = line_fit(2 * np.arange(10.0) + 3)
+    assert fit.values == pytest.approx([2, 3], abs=1e-5)
+    assert np.abs(fit.residuals).max() < 1e-4
+
+
+def test_an_outlier_pulls_no_harder_than_any_other_row():
+    measured = 2 * np.arange(10.0) + 3
+    measured[4] += 50
+    assert line_fit(measured).values == pytest.approx([2, 3], abs=0.1)
+
+
+def test_bounds_hold():
+    assert line_fit(9 * np.arange(10.0)).values[0] == 5
+
+
+def test_weights_count():
+    measured = np.where(np.arange(10) < 5, 1.0, 2.0)
+    x = np.zeros(10)
+    weights = np.where(np.arange(10) < 5, 9.0, 1.0)
+    fit = robust_fit(
+        lambda v: v[0] + x - measured, start=[1.5], lower=[0], upper=[3], scale=10.0, weights=weights
+    )
+    assert fit.values[0] == pytest.approx(1.1, abs=0.01)
+
+
+def test_parameters_that_made_the_times_are_found_again(monkeypatch):
+    truth = {"gemm": 0.7, "layer_overhead_s": 0.9e-3}
+    predictor = Predictor()
+    rows = [
+        replace(row, measured=predictor.step_time_s(with_parameters(resolved(row), truth)))
+        for row in usable(SETS["sc21"].rows())[:6]
+    ]
+    published = replace(SETS["sc21"], read=lambda _: rows)
+    monkeypatch.setattr("pipesim.calibrate.published.SETS", {"sc21": published})
+    found = calibrate_published(Recipe("a100-megatron-2021", ("sc21",), tuple(truth)))
+    assert found.values == pytest.approx(truth, rel=1e-3)
+    assert found.other_half == pytest.approx(truth, rel=1e-3)
+    assert max(abs(found.errors[0].folds)) < 1e-3
+
+
+def test_the_shipped_preset_is_what_the_command_finds():
+    result = CliRunner().invoke(app, ["calibrate", "--published", "korthikanti", "--json"])
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["preset"] == "a100-megatron-2022"
+    efficiency = resolved(SETS["korthikanti"].rows()[0]).efficiency
+    for name, fit in found["parameters"].items():
+        assert getattr(efficiency, name) == pytest.approx(fit["value"], rel=0.01)
+        assert fit["smallest"] <= fit["all_rows"] * 1.01
+        assert fit["largest"] >= fit["all_rows"] * 0.99
+    (errors,) = found["sets"]
+    assert errors["mape_folds"] < 0.025
+    fitted, judged = halves(usable(SETS["korthikanti"].rows()))
+    assert errors["rows"] == len(fitted) + len(judged)
+
+
+def test_each_fitted_set_names_the_preset_that_is_fitted_on_it():
+    for recipe in RECIPES.values():
+        for name in recipe.sets:
+            assert SETS[name].fitted in RECIPES
+    for name, one in SETS.items():
+        if one.fitted:
+            assert name in RECIPES[one.fitted].sets
+            assert recipe_of(name).preset == one.fitted
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--published", "torchtitan"], "nothing is fitted"),
+        ([], "--published SET or --measured"),
+        (["--published", "sc21", "--measured", "x.csv"], "either"),
+        (["--measured", "x.csv"], "cannot be read"),
+    ],
+)
+def test_bad_requests_end_with_one_message(arguments, words):
+    result = CliRunner().invoke(app, ["calibrate", *arguments])
+    assert isinstance(result.exception, ScenarioError)
+    assert words in str(result.exception)
