@@ -92,7 +92,7 @@ def test_interleaved_peak_with_any_group_that_runs(p, v, m, group):
     try:
         schedule = generate("interleaved-1f1b", shape)
     except DeadlockError:
-        # Fewer than p in a group, be it the last: the warm-up is too short for what must pass all ranks first.
+        # Fewer than p in a group, be it the last: too short a warm-up for what must pass all ranks first.
         assert group < p or 0 < m % group < p
         return
     in_turn = min(group, m)
