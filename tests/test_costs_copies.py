@@ -44,6 +44,21 @@ def test_dualpipe_synchronises_over_both_copies():
     assert result.metrics.exposed_sync_s > 2 * one_way.metrics.exposed_sync_s
 
 
+def test_two_copies_in_one_node_share_its_wires():
+    """Two devices, no replicas: each rank holds both stages, whose gradients meet over the node's link."""
+    from pipesim.study import simulate_scenario
+
+    small = GPT3.with_name("two-gpus.yaml")
+    overrides = ["schedule=dualpipe", "batch.global=16", "model.tie_word_embeddings=false"]
+    one_way = simulate_scenario(load_scenario(small, overrides[1:]))
+    both_ways = simulate_scenario(load_scenario(small, overrides))
+    assert one_way.metrics.exposed_sync_s == 0
+    costs = both_ways.costs
+    alone_s = sum(costs.gradient_sync_s(stage) for stage in range(2))
+    assert both_ways.metrics.exposed_sync_s == pytest.approx(alone_s, rel=1e-9)
+    assert alone_s > costs.gradient_bytes.sum() / costs.p2p(0, 1).bytes_per_s
+
+
 def test_stated_costs_stay_as_stated():
     from pipesim.scenario import scenario_from_mapping
 

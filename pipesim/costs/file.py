@@ -7,7 +7,6 @@ is written as text, ``"1/3"``; one such number makes the whole table exact.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
@@ -22,6 +21,7 @@ from pipesim.costs.host import HostCost
 from pipesim.costs.network import Algorithm, LinkCost, Number, PointToPoint, Ring, Shortcut
 from pipesim.costs.table import Array, CostTable, GradientCollective
 from pipesim.errors import ScenarioError
+from pipesim.files import write_text
 from pipesim.scenario.loading import read_yaml_mapping
 
 FORMAT = "pipesim cost table 1"
@@ -76,18 +76,11 @@ def write_cost_table(
             content[name] = _plain(value)
     if evidence is not None:
         content[_EVIDENCE] = _plain(evidence)
-    path = Path(path)
-    if path.suffix == ".json":
+    if Path(path).suffix == ".json":
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     else:
         text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        unfinished.write_text(text, encoding="utf-8")
-        unfinished.replace(path)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise ScenarioError(f"cannot be written: {error.strerror}", file=str(path)) from None
+    write_text(path, text)
 
 
 def _plain(value: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.costs.fabric import Demand, Flow, Wire, reduce_wires
+from pipesim.costs.fabric import Demand, Flow, reduce_wires
 from pipesim.costs.network import Number
 from pipesim.costs.wiring import Wiring
 
@@ -50,12 +50,12 @@ class Fabric:
         )
         return self.wiring.transfer(pairs)
 
-    def reduction(self, rank: int, *, of_experts: bool = False) -> Demand:
-        """Rings of all replicas of all shards of one rank."""
+    def reduction(self, *ranks: int, of_experts: bool = False) -> Demand:
+        """Rings of all replicas of all shards of a rank, or of the ranks that hold a stage together."""
         axes, members = (self.expert_axes, ("dp",)) if of_experts else (self.axes, ("cp", "dp"))
-        devices = self._devices(axes, last=members, pp=rank)
         num_members = np.prod([size for axis, size in axes if axis in members], dtype=int)
-        return self.wiring.rings(devices.reshape(-1, num_members).tolist())
+        of_rank = [self._devices(axes, last=members, pp=rank).reshape(-1, num_members) for rank in ranks]
+        return self.wiring.rings(np.concatenate(of_rank, axis=1).tolist())
 
     @staticmethod
     def _devices(axes: Axes, last: Collection[str] = (), **fixed: int) -> npt.NDArray[np.intp]:
@@ -115,15 +115,9 @@ class Fabric:
         )
 
     def _of_ranks(self, reduction: Reduction) -> Demand:
-        """Rings of all ranks that hold a stage; where switches add up, fewer bytes pass the wires."""
-        loads: dict[Wire, Number] = {}
-        weight: Number = 1
-        for rank in reduction.ranks:
-            demand = self.reduction(rank, of_experts=reduction.of_experts)
-            weight = max(weight, demand.weight)
-            for wire, load in demand.loads.items():
-                loads[wire] = loads.get(wire, 0) + load
-        on_rings = Demand(0, loads, weight)
+        """Rings of the ranks that hold a stage; where switches add up, fewer bytes pass the wires."""
+        on_rings = self.reduction(*reduction.ranks, of_experts=reduction.of_experts)
+        loads, weight = on_rings.loads, on_rings.weight
         by_rings = self.wiring.alone_bytes_per_s(on_rings)
         if by_rings is None or reduction.bytes_per_s <= by_rings:
             return on_rings

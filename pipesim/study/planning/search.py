@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.errors import InfeasibleError, PipesimError, ScenarioError
+from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
 from pipesim.scenario import Scenario
 from pipesim.scenario.resolved import Cluster, ScheduleChoice, Transformer
 from pipesim.schedules import families, family
@@ -273,10 +273,17 @@ def schedules_for_plan(names: Sequence[str]) -> tuple[str, ...]:
     Raises
     ------
     ScheduleError
-        If there is none of a name.
+        If there is none of a name, or its order follows from costs.
     """
     if names:
-        return tuple(dict.fromkeys(family(name).name for name in names))
+        chosen = [family(name) for name in names]
+        for one in chosen:
+            if one.needs_costs:
+                raise ScheduleError(
+                    f"{one.name} is searched anew for every set of costs, too long for a plan of thousands; "
+                    "plan without it, then compare it on the choice"
+                )
+        return tuple(dict.fromkeys(one.name for one in chosen))
     return tuple(one.name for one in families().values() if one.synchronous and not one.needs_costs)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pipesim.actions import Schedule
+from pipesim.costs.copies import with_mirrored_copies
 from pipesim.metrics import memory_by_row
 from pipesim.scenario import Scenario
 from pipesim.schedules import Shape, family
@@ -96,6 +97,8 @@ def _time_shape(task: ShapeTask) -> ShapeTimes:
         sends_block = task.scenario.p2p_mode == "send-blocking" and not program.schedule.joined.any()
         for candidate in candidates:
             table = costs[candidate.cut, candidate.recompute]
+            if program.schedule.holds_stages_twice:
+                table = with_mirrored_copies(table, shape.num_ranks)
             peak = float(memory_by_row(program.schedule, table).max())
             if table.memory_limit_bytes is not None and peak > table.memory_limit_bytes:
                 num_too_large += 1
