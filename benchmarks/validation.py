@@ -143,7 +143,7 @@ def run(part: Part, num_steps: int) -> dict[str, Any]:
 
 
 def report(result: dict[str, Any]) -> bool:
-    """Print a part, and say whether it keeps its limits."""
+    """Print a part, and say whether it keeps its limits; where no run counts, it does not."""
     print(f"\n{result['words']} ({result['seconds']} s)")
     for row in result["rows"]:
         marks = "*" if row["calibrated_on"] else "!" if row["disturbed"] else " "
@@ -156,7 +156,7 @@ def report(result: dict[str, Any]) -> bool:
             f"  replay {100 * row['replay_error']:+5.2f} %"
             f"  disturbed {row['num_disturbed_steps']}/{row['num_steps']}"
         )
-    kept = True
+    kept = result["summary"]["num_rows"] > 0
     for key, value in result["summary"].items():
         limit = result["limits"].get(key)
         if value is None or not isinstance(value, float):
@@ -188,7 +188,7 @@ def main() -> None:
             document["parts"].append(result)
             document["load_after"] = [round(value, 2) for value in os.getloadavg()]
             path.write_text(json.dumps(document, indent=1) + "\n")
-    print(f"\n{path}; limits {'kept' if kept else 'NOT kept'}")
+    print(f"\n{path}; limits {'kept' if kept else 'NOT kept, or no run of a part counts'}")
 
 
 if __name__ == "__main__":
