@@ -1,4 +1,4 @@
-"""How fast schedules are generated and timed, in processor time; the claims that users read are asserted here."""
+"""How fast schedules are generated and timed, in processor time: what users read is asserted here."""
 
 from __future__ import annotations
 
