@@ -180,7 +180,7 @@ def test_bad_requests_end_with_one_message(tmp_path):
         (["sc21", "--row", 99, "--yaml"], "1 to 10"),
         (["meta", "--row", 1, "--yaml"], "is no scenario"),
         (["sc21", "--rows", tmp_path / "none.csv"], "cannot be read"),
-        (["sc21", "--plot", tmp_path / "a.txt"], "PNG or SVG"),
+        (["sc21", "--plot", tmp_path / "a.txt"], ".png or .svg"),
         (["meta", "--plot", tmp_path / "a.png"], "nothing to draw"),
     ):
         result = pipesim(*arguments)

@@ -32,7 +32,7 @@ MODEL_SCATTER = 0.015
 """Of a prediction where every quantity is known: repeats in published tables differ by 1 to 2 %."""
 IDENTIFIED_BELOW = 0.5
 """A quantity counts as identified where the measurements leave less than this share of its spread."""
-_RATES = ("gemm", "gemm_fp8", "attention", "memory")
+_RATES = ("gemm", "gemm_fp8", "attention")
 _FARTHEST = 4
 """Spreads that a quantity may move."""
 _ROUNDS = 12
@@ -286,10 +286,7 @@ class _Problem:
         assert cluster is not None
         factor = float(np.exp(speed))
         changed: Mapping[str, Any] = {
-            **{
-                name: getattr(efficiency, name) * factor
-                for name in ("gemm", "gemm_fp8", "attention", "memory")
-            },
+            **{name: min(1.0, getattr(efficiency, name) * factor) for name in _RATES},
             "layer_overhead_s": efficiency.layer_overhead_s * float(np.exp(layer_overhead)) / factor,
             "tensor_collective_factor": efficiency.tensor_collective_factor * float(np.exp(collectives)),
             "step_overhead_s": efficiency.step_overhead_s + step_overhead * self.overhead_unit_s,
