@@ -1,6 +1,15 @@
 """Published measurements as scenarios, their predictions, and the errors."""
 
-from pipesim.accuracy.judge import Errors, Judged, Report, judge, resolved, usable, with_parameters
+from pipesim.accuracy.judge import (
+    Errors,
+    Judged,
+    Report,
+    judge,
+    predict_row,
+    resolved,
+    usable,
+    with_parameters,
+)
 from pipesim.accuracy.predict import Predictor
 from pipesim.accuracy.rows import Row, halves
 from pipesim.accuracy.sets import SETS, PublishedSet, published_set
@@ -15,6 +24,7 @@ __all__ = [
     "Row",
     "halves",
     "judge",
+    "predict_row",
     "published_set",
     "resolved",
     "usable",

@@ -13,12 +13,16 @@ from pipesim.accuracy.collectives import collective_s
 from pipesim.accuracy.predict import Predictor
 from pipesim.accuracy.rows import Row, halves
 from pipesim.accuracy.sets import PublishedSet
+from pipesim.accuracy.zero_bubble import PASS_TIME_FACTOR
 from pipesim.costs import build_costs
 from pipesim.scenario import Scenario, scenario_from_mapping
 
 Role = Literal["fitted", "judged", "unseen", "left out"]
 """In the half that a parameter was fitted on, in the other half, in a set that no parameter has seen, or
 without a prediction."""
+
+
+_PASS_TIMES = ("forward_s", "backward_s", "input_gradient_s", "weight_gradient_s", "p2p_latency_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +187,14 @@ def resolved(row: Row, parameters: Mapping[str, float] | None = None) -> Scenari
 
 
 def with_parameters(scenario: Scenario, parameters: Mapping[str, float]) -> Scenario:
-    """Put values into the efficiency of a scenario; direct costs have none and stay as they are."""
-    if not parameters or scenario.efficiency is None:
+    """Put values into the efficiency of a scenario, or scale its stated times by ``pass_time_factor``."""
+    if not parameters:
+        return scenario
+    if scenario.costs is not None:
+        scale = parameters["pass_time_factor"] / PASS_TIME_FACTOR
+        scaled = {name: scale * getattr(scenario.costs, name) for name in _PASS_TIMES}
+        return replace(scenario, costs=replace(scenario.costs, **scaled))
+    if scenario.efficiency is None:
         return scenario
     changed: dict[str, Any] = dict(parameters)
     return replace(scenario, efficiency=replace(scenario.efficiency, **changed))

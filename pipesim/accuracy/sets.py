@@ -38,7 +38,8 @@ class PublishedSet:
     read : Callable
         From the table's lines to rows.
     fitted : str, optional
-        Efficiency preset that was fitted on half of this set's rows; None where no parameter has seen a row.
+        What was fitted on half of this set's rows, an efficiency preset or the factor on pass times; None
+        where no parameter has seen a row.
     """
 
     name: str
@@ -135,6 +136,7 @@ SETS: Mapping[str, PublishedSet] = {
             _ZERO_BUBBLE,
             "step_time_s",
             zero_bubble.pass_times,
+            "zero-bubble-pass-times",
         ),
         PublishedSet(
             "zero-bubble-hardware",

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.accuracy import SETS, Predictor, Row, halves, resolved, usable, with_parameters
+from pipesim.accuracy import SETS, Predictor, Row, halves, predict_row, resolved, usable, with_parameters
 from pipesim.accuracy.rows import in_hash_order
 from pipesim.calibrate.least_squares import robust_fit
 from pipesim.errors import ScenarioError
@@ -33,8 +33,9 @@ BOUNDS: Mapping[str, tuple[float, float, float]] = {
     "unaligned_gemm": (0.3, 0.75, 1.0),
     "tensor_collective_factor": (0.0, 1.0, 5.0),
     "intra_node_bandwidth_factor": (0.1, 0.6, 1.0),
+    "pass_time_factor": (0.9, 1.05, 1.3),
 }
-"""Fields of `pipesim.scenario.resolved.Efficiency` that a fit may move: least, where it begins, greatest."""
+"""Least, where a fit begins, greatest: of fields of `Efficiency`, and of the factor on pass times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ RECIPES: Mapping[str, Recipe] = {
             ("nvidia", "mlperf"),
             ("gemm", "gemm_fp8", "layer_overhead_s", "tensor_collective_factor"),
         ),
+        Recipe("zero-bubble-pass-times", ("zero-bubble",), ("pass_time_factor",)),
         Recipe("b200-megatron", ("simumax",), ("gemm", "attention", "intra_node_bandwidth_factor")),
     )
 }
@@ -271,12 +273,11 @@ class _Problem:
 
     def errors(self, samples: Sequence[Sample], values: Sequence[float]) -> FloatArray:
         parameters = self.named(values)
-        return np.array(
-            [
-                self.predictor.step_time_s(with_parameters(s.scenario, parameters)) / s.row.measured - 1
-                for s in samples
-            ]
-        )
+        predicted = [
+            predict_row(SETS[s.set_name], s.row, with_parameters(s.scenario, parameters), self.predictor)
+            for s in samples
+        ]
+        return np.array(predicted) / [s.row.measured for s in samples] - 1
 
     def fit(self, samples: Sequence[Sample], start: Sequence[float] | None = None) -> tuple[float, ...]:
         fit = robust_fit(
