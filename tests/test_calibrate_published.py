@@ -92,8 +92,8 @@ def test_each_fitted_set_names_the_preset_that_is_fitted_on_it():
     ("arguments", "words"),
     [
         (["--published", "torchtitan"], "nothing is fitted"),
-        ([], "--published SET or --measured"),
-        (["--published", "sc21", "--measured", "x.csv"], "either"),
+        ([], "--published SET and --measured"),
+        (["--published", "sc21", "--measured", "x.csv"], "one of"),
         (["--measured", "x.csv"], "cannot be read"),
     ],
 )

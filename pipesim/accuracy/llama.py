@@ -5,17 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pipesim.accuracy.megatron_a100 import GPUS_PER_NODE, gpt
+from pipesim.accuracy.megatron_a100 import gpt, nodes
 from pipesim.accuracy.rows import Row
 from pipesim.accuracy.tables import Line
+from pipesim.errors import ScenarioError
 
-H100 = {"accelerator": "h100-sxm", "intra_node": "nvlink4", "inter_node": "ib-ndr"}
+_HARDWARE = {
+    "H100": {"accelerator": "h100-sxm", "intra_node": "nvlink4", "inter_node": "ib-ndr"},
+    "H200": {"accelerator": "h200-sxm", "intra_node": "nvlink4", "inter_node": "ib-ndr"},
+    "B200": {"accelerator": "b200-sxm", "intra_node": "nvlink5", "inter_node": "ib-ndr"},
+}
+_PLAIN_MLP = ("gpt", "nemotron")
+"""Names of models without a gate; all others are of Llama's kind."""
 
 
-def llama(line: Line, layers: int) -> dict[str, Any]:
-    """``model:`` keys of a Llama: gated MLP, grouped keys and values, nothing tied."""
+def shape(line: Line) -> dict[str, Any]:
+    """``model:`` keys of a GPT, or of a Llama: gated MLP, grouped keys and values, nothing tied."""
+    if line["model"].lower().startswith(_PLAIN_MLP):
+        model = gpt(
+            line.count("layers"),
+            line.count("hidden"),
+            line.count("heads"),
+            seq=line.count("seq"),
+            vocab=line.count("vocab"),
+        )
+        inner = line.count("ffn")
+        return model if inner == 4 * model["hidden_size"] else {**model, "intermediate_size": inner}
     return {
-        "num_hidden_layers": layers,
+        "num_hidden_layers": line.count("layers"),
         "hidden_size": line.count("hidden"),
         "num_attention_heads": line.count("heads"),
         "num_key_value_heads": line.count("kv_heads"),
@@ -39,16 +56,19 @@ def parallel_keys(line: Line) -> dict[str, Any]:
     return {**keys, "context": context} if context > 1 else keys
 
 
-def _nemo_scenario(line: Line, name: str, model: dict[str, Any]) -> dict[str, Any]:
-    parallel = parallel_keys(line)
+def _nemo_scenario(line: Line, name: str) -> dict[str, Any]:
+    parallel, model = parallel_keys(line), shape(line)
+    gpu = line["gpu"].split()[0]
+    if gpu not in _HARDWARE:
+        raise ScenarioError(
+            f"found {line['gpu']!r}; needed: {', '.join(_HARDWARE)}",
+            file=line.file,
+            key=f"line {line.number}, gpu",
+        )
     scenario = {
         "name": name,
         "model": model,
-        "cluster": {
-            **H100,
-            "num_nodes": max(1, line.count("n_gpus") // GPUS_PER_NODE),
-            "gpus_per_node": GPUS_PER_NODE,
-        },
+        "cluster": {**_HARDWARE[gpu], **nodes(line)},
         "parallel": parallel,
         "batch": {"global": line.count("GBS"), "micro": line.count("MBS")},
         "schedule": "interleaved-1f1b" if parallel["virtual_stages"] > 1 else "1f1b",
@@ -76,7 +96,7 @@ def nvidia(lines: Iterable[Line]) -> list[Row]:
         sizes = [f"{key}{line[key]}" for key in ("TP", "PP", "VPP", "CP", "DP") if line[key]]
         release = line["set"].split()[-1]
         name = f"{line['model']} L{line['layers']} {line['precision']} {' '.join(sizes)} ({release})"
-        scenario = _nemo_scenario(line, name, llama(line, line.count("layers")))
+        scenario = _nemo_scenario(line, name)
         rows.append(Row(name, scenario, line.number_of("step_time_s"), line["source"]))
     return rows
 
@@ -88,17 +108,10 @@ _OTHER_VENDOR = (
 
 
 def mlperf(lines: Iterable[Line]) -> list[Row]:
-    """GPT-3 175B in MLPerf training v3.0 to v4.1, from the official logs."""
+    """GPT-3 175B (and Llama 3.1 405B) in MLPerf training, from the official logs."""
     rows = []
     for line in lines:
         name = f"{line['system']} {line['set'].removeprefix('mlperf_training_')}"
-        model = gpt(
-            line.count("layers"),
-            line.count("hidden"),
-            line.count("heads"),
-            seq=line.count("seq"),
-            vocab=line.count("vocab"),
-        )
         unexplained = None
         if line["set"].endswith("v3.0"):
             unexplained = _SLOW_FP8
@@ -107,7 +120,7 @@ def mlperf(lines: Iterable[Line]) -> list[Row]:
         rows.append(
             Row(
                 name,
-                _nemo_scenario(line, name, model),
+                _nemo_scenario(line, name),
                 line.number_of("step_time_s"),
                 line["source"],
                 unexplained=unexplained,
@@ -135,13 +148,8 @@ def simumax_memory(lines: Iterable[Line]) -> list[Row]:
 def _simumax_scenario(line: Line) -> dict[str, Any]:
     return {
         "name": line["case"],
-        "model": llama(line, line.count("layers")),
-        "cluster": {
-            "accelerator": "b200-sxm",
-            "num_nodes": 1,
-            "gpus_per_node": GPUS_PER_NODE,
-            "intra_node": "nvlink5",
-        },
+        "model": shape(line),
+        "cluster": {"accelerator": "b200-sxm", **nodes(line), "intra_node": "nvlink5"},
         "parallel": parallel_keys(line),
         "batch": {"microbatches": line.count("n_microbatches"), "micro": line.count("MBS")},
         "schedule": "1f1b",

@@ -30,13 +30,19 @@ _JEAN_ZAY = {
     },
 }
 _ASSUMED_VOCABULARY = 50257
-_BLOOM_LAYERS = {"194B": 78, "200B": 80, "195B": 77, "183B": 72}
-"""Layers of the models of width 14400, which the table does not print: the reported TFLOP/s times the step
-time give the parameters without embedding, 12 L h^2, to four digits."""
 _BLOOM_HEADS = 96
 """Of the one row without a number of heads, as in the section of the table above it."""
 _SWEEP_HEADS = 64
 """Of the sweep over batches, which prints none; as in most other sections."""
+
+
+def nodes(line: Line) -> dict[str, int]:
+    """``cluster:`` keys for the sizes: nodes of eight GPUs, or one smaller node."""
+    num_gpus = line.count("n_gpus")
+    return {
+        "num_nodes": max(1, num_gpus // GPUS_PER_NODE),
+        "gpus_per_node": min(num_gpus, GPUS_PER_NODE),
+    }
 
 
 def gpt(layers: int, hidden: int, heads: int, *, seq: int, vocab: int) -> dict[str, Any]:
@@ -66,12 +72,7 @@ def gpt_scenario(
     return {
         "name": name,
         "model": gpt(layers, line.count("hidden"), heads, seq=line.count("seq"), vocab=vocab),
-        "cluster": {
-            "accelerator": "a100-sxm-80",
-            "num_nodes": max(1, line.count("n_gpus") // GPUS_PER_NODE),
-            "gpus_per_node": GPUS_PER_NODE,
-            **network,
-        },
+        "cluster": {"accelerator": "a100-sxm-80", **nodes(line), **network},
         "parallel": {
             "pipeline": line.count("PP"),
             "tensor": line.count("TP"),
@@ -166,11 +167,19 @@ def _vtrain_unexplained(line: Line) -> str | None:
     return None
 
 
+def _bloom_layers(line: Line) -> int:
+    """Layers where the table prints none: the TFLOP/s reported are 8 FLOPs a token of 12 L h^2 parameters."""
+    flops = line.number_of("tflops_per_gpu_reported") * 1e12 * line.count("n_gpus")
+    tokens = line.count("GBS") * line.count("seq")
+    parameters = flops * line.number_of("step_time_s") / (8 * tokens)
+    return round(parameters / (12 * line.count("hidden") ** 2))
+
+
 def bloom(lines: Iterable[Line]) -> list[Row]:
     """BLOOM's topology grid on 384 A100, with ZeRO-1 and gradients of 2 bytes."""
     rows = []
     for line in lines:
-        layers = line.count("layers", _BLOOM_LAYERS.get(line["model_size"]))
+        layers = line.count("layers", _bloom_layers(line))
         heads = line.count("heads", _BLOOM_HEADS)
         sizes = [f"{key}{line[key]}" for key in ("TP", "PP", "DP", "MBS")]
         name = f"{line['model_size']} h{line['hidden']} a{heads} {' '.join(sizes)} ({line['section']})"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from pipesim.accuracy.megatron_a100 import GPUS_PER_NODE
+from pipesim.accuracy.megatron_a100 import nodes
 from pipesim.accuracy.rows import Row
 from pipesim.accuracy.tables import Line
 
@@ -72,8 +72,7 @@ def _scenario(line: Line, name: str) -> dict[str, Any]:
         "model": {"preset": f"llama3-{size[1] if size else ''}b", "seq_length": line.count("seq")},
         "cluster": {
             "accelerator": _CARD,
-            "num_nodes": max(1, line.count("n_gpus") // GPUS_PER_NODE),
-            "gpus_per_node": GPUS_PER_NODE,
+            **nodes(line),
             "inter_node": "roce-400",
         },
         "parallel": parallel,

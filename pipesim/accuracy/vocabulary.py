@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from pipesim.accuracy.megatron_a100 import GPUS_PER_NODE, gpt
+from pipesim.accuracy.megatron_a100 import gpt, nodes
 from pipesim.accuracy.rows import Row
 from pipesim.accuracy.tables import Line
 
@@ -51,8 +51,7 @@ def _scenario(line: Line, name: str) -> dict[str, Any]:
         "model": {**model, "tie_word_embeddings": False},
         "cluster": {
             "accelerator": "a100-sxm-80",
-            "num_nodes": max(1, line.count("n_gpus") // GPUS_PER_NODE),
-            "gpus_per_node": GPUS_PER_NODE,
+            **nodes(line),
             "intra_node": "nvlink3",
             "inter_node": "roce-200",
         },

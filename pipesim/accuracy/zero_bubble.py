@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pipesim.accuracy.megatron_a100 import GPUS_PER_NODE, gpt
+from pipesim.accuracy.megatron_a100 import gpt, nodes
 from pipesim.accuracy.rows import Row
 from pipesim.accuracy.tables import Line
 from pipesim.schedules import families
@@ -22,8 +22,6 @@ _SCHEDULES = {
 }
 _VALIDATED_AFTERWARDS = ("ZB-1p", "ZB-2p")
 """The paper's optimizer lets a rank begin its next step before the others have ended this one."""
-_CHUNKS_OF_INTERLEAVED = 3
-"""One layer a chunk: 22 + 2 layers on 8 ranks, 46 + 2 on 16; the printed bubble rates agree."""
 _VOCABULARY = 50257
 """Not printed; that of GPT-2's tokenizer, which the code uses by default, before padding."""
 _NOT_MEASURED = "the paper prints a calculated bubble rate for this schedule and no measurement"
@@ -123,8 +121,7 @@ def _hardware_scenario(line: Line) -> dict[str, Any]:
         ),
         "cluster": {
             "accelerator": "a100-sxm-80",
-            "num_nodes": max(1, line.count("n_gpus") // GPUS_PER_NODE),
-            "gpus_per_node": GPUS_PER_NODE,
+            **nodes(line),
             "intra_node": "nvlink3",
             "inter_node": "roce-200",
         },
@@ -147,8 +144,9 @@ def _network(schedule: str) -> dict[str, str]:
 
 
 def _schedule(line: Line) -> tuple[str, int]:
-    interleaved = line["schedule"] == "1F1B-I"
-    return _SCHEDULES[line["schedule"]], _CHUNKS_OF_INTERLEAVED if interleaved else 1
+    """Interleaved: one layer a chunk, embedding and head counted as one each; the printed rates agree."""
+    chunks = (line.count("layers") + 2) // line.count("PP") if line["schedule"] == "1F1B-I" else 1
+    return _SCHEDULES[line["schedule"]], chunks
 
 
 def _step_time_s(line: Line) -> float:
