@@ -135,7 +135,10 @@ def test_simulate_writes_trace_timeline_and_picture(tmp_path):
 @pytest.mark.parametrize("kind", ["gantt", "bubble", "memory", "breakdown", "pareto"])
 def test_each_plot_is_drawn(kind, tmp_path):
     output = tmp_path / "plot.png"
-    status, _, message = pipesim("plot", kind, GPT3, "-o", output, "--set", "batch.global=16")
+    arguments = [GPT3, "-o", output, "--set", "batch.global=16"]
+    if kind in ("bubble", "pareto"):
+        arguments += ["--schedules", "1f1b,interleaved-1f1b,zb-v"]
+    status, _, message = pipesim("plot", kind, *arguments)
     assert status == 0, message
     assert output.read_bytes().startswith(b"\x89PNG")
 

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipesim.cli.app import app
-from pipesim.errors import InfeasibleError, PipesimError, ScenarioError
+from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
 from pipesim.metrics import memory_by_row
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, families, family, generate
@@ -203,7 +203,9 @@ def test_the_schedules_of_a_plan():
     names = schedules_for_plan(())
     assert {"1f1b", "interleaved-1f1b", "zb-v", "gpipe"} <= set(names)
     assert not {"auto", "pipedream"} & set(names)
-    assert schedules_for_plan(["ZB_V", "zb-v", "auto"]) == ("zb-v", "auto")
+    assert schedules_for_plan(["ZB_V", "zb-v", "1f1b"]) == ("zb-v", "1f1b")
+    with pytest.raises(ScheduleError, match="auto is searched anew for every set of costs"):
+        schedules_for_plan(["1f1b", "auto"])
     assert Counter(families()[name].synchronous for name in names) == {True: len(names)}
 
 

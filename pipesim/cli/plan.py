@@ -41,7 +41,11 @@ def plan_verb(
     as_json: options.AsJson = False,
     plot: Annotated[Path | None, typer.Option(help="Draw step time, memory and cost, PNG or SVG.")] = None,
 ) -> None:
-    """Find the fastest configurations that fit in memory; or the smallest cluster, with --deadline."""
+    """Find the fastest configurations that fit in memory; or the smallest cluster, with --deadline.
+
+    What it chooses (parallel, micro-batch, schedule, recompute) is not read from the scenario; model,
+    cluster, global batch, optimizer and the rest are.
+    """
     if workers is not None and dask is not None:
         raise ScenarioError("--workers and --dask exclude each other")
     asked = load_scenario(scenario, overrides or ())

@@ -41,7 +41,12 @@ def sweep(
             metavar="KEY=VALUES", help="A dotted key and its values, as batch.micro=1,2,4 or A,B=1:2,2:4."
         ),
     ] = None,
-    schedules: options.Schedules = None,
+    schedules: Annotated[
+        str | None,
+        typer.Option(
+            "--schedules", metavar="A,B,C", help="Schedules of each row; the scenario's by default."
+        ),
+    ] = None,
     overrides: options.Overrides = None,
     workers: Workers = None,
     dask: Dask = None,

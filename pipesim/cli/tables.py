@@ -15,12 +15,13 @@ from rich.table import Table
 
 from pipesim.study import Comparison, Goodput, Result
 
-_WIDTH_IN_PIPES = 200
+_WIDTH = 400
+"""More than any table takes: a narrow terminal breaks lines, but no name or number is cut short."""
 
 
 def console() -> Console:
-    """Write to standard output, not folded to 80 columns where it is piped."""
-    return Console(width=None if sys.stdout.isatty() else _WIDTH_IN_PIPES, highlight=False, markup=False)
+    """Write to standard output; tables take the width they need."""
+    return Console(width=_WIDTH, soft_wrap=True, highlight=False, markup=False)
 
 
 def print_json(document: Any) -> None:

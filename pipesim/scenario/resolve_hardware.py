@@ -132,6 +132,7 @@ def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, no
             f"efficiency {keys.name} was not fitted on {accelerator.name}: its numbers are borrowed, and the "
             f"step time may be off by {BORROWED_ERROR_BAND:.0%}"
         )
+    notes.echo["efficiency.attention_kernel"] = f"{keys.attention_kernel} (of {keys.name})"
     return Efficiency(
         name=keys.name,
         gemm=keys.gemm,

@@ -28,6 +28,11 @@ ROUNDING = 1e-9
 """Relative room for sums of floating-point amounts of memory."""
 
 
+def _amount(held: float) -> str:
+    """Bytes, or chunks where the costs know no bytes."""
+    return f"{held / 1e9:.3g} GB" if held > 1e6 else f"{held:g} chunks"
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryLimit:
     """What one microbatch holds on each stage, and the most that each rank may hold at once.
@@ -120,8 +125,8 @@ class Problem:
             least = float(self.memory.amounts[self.rank_of == rank].sum())
             if least > limit * (1 + ROUNDING):
                 raise InfeasibleError(
-                    f"auto: rank {rank} may hold {limit:g}, and one microbatch on all its stages holds "
-                    f"{least:g}; allow at least that, or cut the model into more stages"
+                    f"rank {rank} has room for {_amount(limit)} of activations, one microbatch on all its "
+                    f"stages holds {_amount(least)}; allow at least that, or cut the model into more stages"
                 )
 
     @property
