@@ -161,9 +161,8 @@ def test_memory_in_bytes_is_what_the_device_leaves() -> None:
 
 
 def test_a_rank_without_room_for_one_microbatch_is_refused() -> None:
-    with pytest.raises(
-        InfeasibleError, match=r"rank 0 may hold 1, and one microbatch on all its stages holds 2"
-    ):
+    words = r"rank 0 has room for 1 chunks of activations, one microbatch on all its stages holds 2"
+    with pytest.raises(InfeasibleError, match=words):
         search(Shape(4, 2, 8, {"max_in_flight": 1}), costs_of(4, 2, number=float))
 
 
