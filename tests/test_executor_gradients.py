@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 
 from executor_pool import shared_pool
 from executor_reference import reference, small_transformer, worst
+from helpers import costs_of
 
 from pipesim.actions import Schedule
 from pipesim.errors import ScheduleError
@@ -24,7 +25,8 @@ from pipesim.schedules import Shape, families, generate
 
 MLP = FactoryWorkload("executor_models:mlp", dtype="float64")
 WORKLOAD = TransformerWorkload(small_transformer(), dtype="float64", microbatch_size=2)
-SYNCHRONOUS = [name for name, family in families().items() if family.synchronous and not family.needs_costs]
+SYNCHRONOUS = [name for name, family in families().items() if family.synchronous]
+QUICK_SEARCH = {"auto": {"budget": 20_000}}
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +38,9 @@ def pool() -> RankPool:
 def legal(name: str, num_ranks: int, num_chunks: int, candidates: tuple[int, ...]) -> Schedule | None:
     for num_microbatches in candidates:
         try:
-            return lower(generate(name, Shape(num_ranks, num_chunks, num_microbatches)))
+            shape = Shape(num_ranks, num_chunks, num_microbatches, QUICK_SEARCH.get(name, {}))
+            costs = costs_of(num_ranks, num_chunks, number=float) if families()[name].needs_costs else None
+            return lower(generate(name, shape, costs))
         except ScheduleError:
             continue
     return None
