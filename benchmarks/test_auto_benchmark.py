@@ -83,7 +83,7 @@ def test_auto_against_proven_optima_of_60_small_shapes(benchmark: Any) -> None:
             p, v, m = int(rng.integers(2, 5)), int(rng.integers(1, 3)), int(rng.integers(4, 9))
             kind, limit = str(rng.choice(["loop", "wave"])), int(rng.integers(v, p * v + 2))
             problem = test_auto_kernels.problem_of(rng, p, v, m, limit, kind)
-            ours = Search(problem, 300_000_000, np.random.default_rng(0)).run()
+            ours = Search(problem, 1_000_000_000, np.random.default_rng(0)).run()
             optimum = solve(problem, budget=20.0, hint=ours.word)
             assert lower_bound_s(problem) <= optimum.makespan_s * (1 + 1e-9)
             if optimum.proven:
@@ -94,5 +94,5 @@ def test_auto_against_proven_optima_of_60_small_shapes(benchmark: Any) -> None:
     hits = sum(gap < 1e-9 for gap in found)
     benchmark.extra_info |= {"proven": len(found), "optimal": hits, "largest_gap": max(found)}
     assert len(found) >= 50
-    assert hits >= 0.95 * len(found)
-    assert max(found) < 0.03
+    assert hits >= 0.97 * len(found)
+    assert max(found) < 0.01

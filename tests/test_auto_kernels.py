@@ -173,6 +173,10 @@ def test_the_search_finds_the_proven_optimum_of_small_shapes(shape: tuple[int, i
     assert lower_bound_s(problem) <= optimum.makespan_s * (1 + 1e-9)
     assert optimum.proven
     assert found.makespan_s == pytest.approx(optimum.makespan_s, rel=1e-9)
+    pipeline, scale = problem.pipeline()
+    assert fits(pipeline, optimum.word)
+    seconds = time_word(pipeline, optimum.word, new_scratch(pipeline), np.inf)[0] * scale
+    assert seconds == pytest.approx(optimum.makespan_s, rel=1e-9)
 
 
 def test_the_solver_refuses_times_that_are_no_whole_numbers() -> None:
@@ -180,4 +184,4 @@ def test_the_solver_refuses_times_that_are_no_whole_numbers() -> None:
     costs = costs_of(2, number=float, forward_s=(1.0, 2**0.5), backward_s=(2.0, 2.0))
     problem = Problem.of([0, 1], 2, costs, MemoryLimit(np.ones(2), np.full(2, 2.0)))
     with pytest.raises(ValueError, match="multiples of one 1/n s"):
-        solve(problem, budget=1.0)
+        solve(problem, budget=1.0, hint=listed(problem, np.random.default_rng(0)))

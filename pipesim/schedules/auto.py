@@ -14,9 +14,10 @@ import numpy as np
 
 from pipesim.actions import Action, Schedule
 from pipesim.costs.table import CostTable
-from pipesim.errors import InfeasibleError
+from pipesim.errors import InfeasibleError, ScheduleError
 from pipesim.evaluate import PreparedSchedule
 from pipesim.schedules._search.bounds import lower_bound_s
+from pipesim.schedules._search.exact import solve
 from pipesim.schedules._search.memory import is_limit, memory_limit
 from pipesim.schedules._search.named import NamedSchedule, fits, named_schedules, placement_of
 from pipesim.schedules._search.problem import Problem, Word
@@ -25,6 +26,8 @@ from pipesim.schedules.registry import Orders, Rule, Shape, schedule
 
 DEFAULT_BUDGET = 100_000_000
 """Actions timed: about a second for small shapes."""
+SOLVER_BUDGET = 60.0
+"""Deterministic seconds of the solver for each placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ def search(shape: Shape, costs: CostTable) -> AutoResult:
     shape : Shape
         With options ``placement`` ("loop", "wave" or "any", the default), ``max_in_flight`` (microbatches on
         a rank's stages, one number or one a rank; by default what fits in `costs.memory_limit_bytes`),
-        ``seed`` and ``budget`` (actions timed).
+        ``seed``, ``budget`` (actions timed) and ``exact`` (a solver goes on from what was found, for small
+        shapes; needs ``pipesim[exact]``).
     costs : CostTable
         Of the shape's stages.
 
@@ -73,6 +77,8 @@ def search(shape: Shape, costs: CostTable) -> AutoResult:
     ------
     InfeasibleError
         If a rank has no room for one microbatch on all its stages.
+    ScheduleError
+        If a solver is asked for that is not installed, or that cannot take these costs.
     """
     rng = np.random.default_rng(int(shape.options.get("seed", 0)))
     budget = int(shape.options.get("budget", DEFAULT_BUDGET))
@@ -92,12 +98,33 @@ def search(shape: Shape, costs: CostTable) -> AutoResult:
     for placement, problem in problems.items():
         mine = [n for n in named if n.rank_of == tuple(problem.rank_of) and fits(n.schedule, problem.memory)]
         found = Search(problem, budget // len(problems), rng).run(problem.word(n.schedule) for n in mine)
-        results.append(_result(placement, problem, found.word, mine, costs))
+        word, bound = found.word, lower_bound_s(problem)
+        if shape.options.get("exact", False):
+            word, bound = _solved(problem, word, bound)
+        results.append(_result(placement, problem, word, bound, mine, costs))
     return _best(results)
 
 
+def _solved(problem: Problem, word: Word, bound: float) -> tuple[Word, float]:
+    """Let the solver go on from a word; the best word and the best bound."""
+    try:
+        optimum = solve(problem, budget=SOLVER_BUDGET, hint=word)
+    except ImportError:
+        raise ScheduleError("auto: exact needs a solver; pip install 'pipesim[exact]'") from None
+    except ValueError as error:
+        raise ScheduleError(f"auto: exact: {error}") from None
+    # The solver's costs split every backward, so its bound says nothing where a full B is shorter.
+    split = (problem.full_backward_s >= problem.durations_s[1:].sum(axis=0) * (1 - 1e-12)).all()
+    return optimum.word, max(bound, optimum.lower_bound_s - problem.trailing_s) if split else bound
+
+
 def _result(
-    placement: str, problem: Problem, word: Word, named: list[NamedSchedule], costs: CostTable
+    placement: str,
+    problem: Problem,
+    word: Word,
+    bound: float,
+    named: list[NamedSchedule],
+    costs: CostTable,
 ) -> AutoResult:
     orders = tuple(problem.orders(word))
     prepared = PreparedSchedule.of(Schedule.from_orders("auto", orders))
@@ -110,7 +137,7 @@ def _result(
     return AutoResult(
         orders=orders,
         makespan_s=makespan,
-        lower_bound_s=min(lower_bound_s(problem), makespan),
+        lower_bound_s=min(bound, makespan),
         placement=placement,
         best_named=None if best is None else best.schedule.name,
         best_named_makespan_s=None if best is None else best.makespan_s,
@@ -190,9 +217,10 @@ def _is_count(name: str, least: int) -> Any:
             lambda s: s.options.get("placement", "any") in ("any", "loop", "wave", "v"),
         ),
         Rule("seed to be a whole number of at least 0", _is_count("seed", 0)),
+        Rule("exact to be true or false", lambda s: isinstance(s.options.get("exact", False), bool)),
         Rule("budget to be a whole number of at least 1", _is_count("budget", 1)),
     ),
-    options=("placement", "max_in_flight", "seed", "budget"),
+    options=("placement", "max_in_flight", "seed", "budget", "exact"),
     placement=None,
     splits_backward=True,
     needs_costs=True,

@@ -20,6 +20,7 @@ class Optimum:
 
     makespan_s: float
     lower_bound_s: float
+    word: Word
 
     @property
     def proven(self) -> bool:
@@ -27,7 +28,7 @@ class Optimum:
         return self.makespan_s <= self.lower_bound_s * (1 + 1e-9)
 
 
-def solve(problem: Problem, *, budget: float, hint: Word | None = None) -> Optimum:
+def solve(problem: Problem, *, budget: float, hint: Word) -> Optimum:
     """Find the least makespan over all orders within the memory limits.
 
     Parameters
@@ -36,8 +37,8 @@ def solve(problem: Problem, *, budget: float, hint: Word | None = None) -> Optim
         Small, with times that are multiples of some 1/n s, n <= 1000; activations released at W.
     budget : float
         Work limit of the solver, in its own deterministic seconds.
-    hint : Word, optional
-        An order to start from.
+    hint : Word
+        An order to start from; returned where the solver finds none as good.
 
     Raises
     ------
@@ -95,17 +96,30 @@ def solve(problem: Problem, *, budget: float, hint: Word | None = None) -> Optim
             amounts = [_whole(problem.memory.amounts[s]) for s, _ in mine]
             model.add_cumulative(holds, amounts, int(limit * (1 + 1e-9)))
     model.minimize(makespan)
-    if hint is not None:
-        _hint(problem, hint, model, start, scale)
+    _hint(problem, hint, model, start, scale)
     solver: Any = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = budget
-    status = solver.solve(model)
-    found = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
+    if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        return Optimum(float("inf"), solver.best_objective_bound / scale, hint)
+    times = {key: solver.value(variable) for key, variable in start.items()}
     return Optimum(
-        makespan_s=solver.objective_value / scale if found else float("inf"),
+        makespan_s=solver.objective_value / scale,
         lower_bound_s=solver.best_objective_bound / scale,
+        word=_word(problem, times),
     )
+
+
+def _word(problem: Problem, times: dict[tuple[int, int, int], int]) -> Word:
+    """Symbols of each rank by start; where something takes no time, by what needs what."""
+    num_stages = problem.num_stages
+    symbols = []
+    for rank in range(problem.num_ranks):
+        mine = [key for key in times if problem.rank_of[key[1]] == rank]
+        # On one rank and at one time: F in the order of stages, I against it, then W.
+        mine.sort(key=lambda key: (times[key], key[2], key[0], -key[1] if key[0] == 1 else key[1]))
+        symbols += [t * num_stages + s for t, s, _ in mine]
+    return np.array(symbols, np.int32)
 
 
 def _common_denominator(problem: Problem) -> int:
