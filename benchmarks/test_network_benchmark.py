@@ -12,7 +12,7 @@ import simpy
 
 from pipesim.actions import Schedule
 from pipesim.costs import CostTable, build_costs
-from pipesim.costs.fabric import Flow
+from pipesim.costs.network.fabric import Flow
 from pipesim.engine import simulate
 from pipesim.engine.clock import Clock
 from pipesim.engine.network import Network, Stream

@@ -7,8 +7,7 @@ from statistics import mean, median
 
 import pytest
 
-from pipesim.costs.collectives import Group
-from pipesim.costs.network import (
+from pipesim.costs.network.alpha_beta import (
     Ring,
     Shortcut,
     all_gather,
@@ -16,7 +15,8 @@ from pipesim.costs.network import (
     broadcast,
     reduce_scatter,
 )
-from pipesim.costs.topology import data_ring
+from pipesim.costs.network.collectives import Group
+from pipesim.costs.network.topology import data_ring
 from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import Switches
 

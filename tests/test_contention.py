@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipesim.actions import Op
-from pipesim.costs.fabric import Demand, Flow, UnlikeReplicasError, reduce_wires
-from pipesim.costs.network import LinkCost, Ring
-from pipesim.costs.traffic import Fabric
-from pipesim.costs.wiring import Wiring
+from pipesim.costs.network.alpha_beta import LinkCost, Ring
+from pipesim.costs.network.fabric import Demand, Flow, UnlikeReplicasError, reduce_wires
+from pipesim.costs.network.traffic import Fabric
+from pipesim.costs.network.wiring import Wiring
 from pipesim.engine import simulate
 from pipesim.engine.clock import Clock
 from pipesim.engine.network import Network, Stream

@@ -7,7 +7,7 @@ import pytest
 
 from pipesim.costs import build_costs
 from pipesim.costs.copies import with_mirrored_copies
-from pipesim.costs.network import all_reduce_s, reduce_scatter_s
+from pipesim.costs.network.alpha_beta import all_reduce_s, reduce_scatter_s
 from pipesim.scenario import load_scenario
 
 GPT3 = Path(__file__).parent.parent / "scenarios" / "gpt3-175b-a100.yaml"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pipesim.actions import Op
 from pipesim.costs.direct import direct_costs
-from pipesim.costs.network import Ring
+from pipesim.costs.network.alpha_beta import Ring
 from pipesim.errors import ScenarioError
 from pipesim.scenario.resolved import DirectCosts
 

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from pipesim.costs import build_costs
-from pipesim.costs.exchange import Exchange, all_to_all_s
-from pipesim.costs.flops import layer_attention_flops, step_flops
-from pipesim.costs.network import all_reduce_s
-from pipesim.costs.parameters import active_parameters, layer_parameters, model_parameters
-from pipesim.costs.topology import expert_data_ring, expert_exchange
+from pipesim.costs.network.alpha_beta import all_reduce_s
+from pipesim.costs.network.exchange import Exchange, all_to_all_s
+from pipesim.costs.network.topology import expert_data_ring, expert_exchange
+from pipesim.costs.transformer.flops import layer_attention_flops, step_flops
+from pipesim.costs.transformer.parameters import active_parameters, layer_parameters, model_parameters
 from pipesim.scenario import scenario_from_mapping
 
 # Rates that make every part easy to compute by hand; no part has an overhead of its own.

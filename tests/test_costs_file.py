@@ -10,7 +10,7 @@ import pytest
 from pipesim.costs import CostTable, build_costs
 from pipesim.costs.direct import direct_costs
 from pipesim.costs.file import read_cost_table, write_cost_table
-from pipesim.costs.network import LinkCost, PointToPoint, Ring
+from pipesim.costs.network.alpha_beta import LinkCost, PointToPoint, Ring
 from pipesim.errors import ScenarioError
 from pipesim.scenario.resolved import (
     Batch,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.costs import build_costs
-from pipesim.costs.flops import step_flops
-from pipesim.costs.parameters import model_parameters
+from pipesim.costs.transformer.flops import step_flops
+from pipesim.costs.transformer.parameters import model_parameters
 from pipesim.errors import ScenarioError
 from pipesim.scenario.resolved import (
     Accelerator,

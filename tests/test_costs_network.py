@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim.costs.network import (
+from pipesim.costs.network.alpha_beta import (
     LinkCost,
     PointToPoint,
     Ring,
@@ -16,7 +16,7 @@ from pipesim.costs.network import (
     all_reduce_s,
     reduce_scatter_s,
 )
-from pipesim.costs.topology import (
+from pipesim.costs.network.topology import (
     data_ring,
     members_per_node,
     pipeline_links,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim.costs.network import LinkCost, PointToPoint
-from pipesim.costs.topology import (
+from pipesim.costs.network.alpha_beta import LinkCost, PointToPoint
+from pipesim.costs.network.topology import (
     axis_sizes,
     context_link,
     data_ring,

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import pipesim
 from pipesim.actions import RECEIVES, SENDS, Op
-from pipesim.costs.network import Ring
+from pipesim.costs.network.alpha_beta import Ring
 from pipesim.engine import simulate
 from pipesim.errors import DeadlockError
 from pipesim.graph import lower

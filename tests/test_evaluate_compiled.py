@@ -14,7 +14,7 @@ import pytest
 from pipesim.actions import Action, Op, Schedule, backward, forward
 from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
-from pipesim.costs.network import LinkCost, PointToPoint
+from pipesim.costs.network.alpha_beta import LinkCost, PointToPoint
 from pipesim.costs.rows import row_delays, row_durations
 from pipesim.engine import simulate
 from pipesim.errors import DeadlockError

@@ -8,7 +8,7 @@ import pytest
 from helpers import costs_of, makespan, schedule_of
 
 from pipesim.actions import Op
-from pipesim.costs.network import Ring
+from pipesim.costs.network.alpha_beta import Ring
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError
 from pipesim.graph import lower

@@ -7,7 +7,7 @@ from helpers import random_fraction
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipesim.costs.network import LinkCost
+from pipesim.costs.network.alpha_beta import LinkCost
 from pipesim.engine.clock import Clock
 from pipesim.engine.collective import Collective
 from pipesim.engine.link import Mail

@@ -8,8 +8,8 @@ from typing import Any
 from pipesim.accuracy.megatron_a100 import gpt
 from pipesim.accuracy.rows import Row
 from pipesim.accuracy.tables import Line
-from pipesim.costs.network import all_gather_s, all_reduce_s, reduce_scatter_s
-from pipesim.costs.topology import data_ring
+from pipesim.costs.network.alpha_beta import all_gather_s, all_reduce_s, reduce_scatter_s
+from pipesim.costs.network.topology import data_ring
 from pipesim.scenario import Scenario
 
 _HARDWARE = {

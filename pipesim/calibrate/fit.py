@@ -13,7 +13,7 @@ from pipesim.calibrate.lines import Line, fit_line
 from pipesim.calibrate.samples import NO_TABLE, FloatArray, Samples
 from pipesim.costs import CostTable
 from pipesim.costs.host import HostCost
-from pipesim.costs.network import LinkCost, PointToPoint
+from pipesim.costs.network.alpha_beta import LinkCost, PointToPoint
 from pipesim.errors import ExecutionError
 
 _OPS = (Op.F, Op.B, Op.I, Op.W)

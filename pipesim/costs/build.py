@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pipesim.costs.direct import direct_costs
 from pipesim.costs.file import read_cost_table
-from pipesim.costs.model import model_costs
 from pipesim.costs.table import CostTable
+from pipesim.costs.transformer.model import model_costs
 from pipesim.errors import ScenarioError
 from pipesim.scenario.resolved import Scenario
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pipesim.costs.network import Number, Ring
+from pipesim.costs.network.alpha_beta import Number, Ring
 from pipesim.costs.table import CostTable
 
 

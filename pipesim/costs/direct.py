@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.costs.network import LinkCost, Number, PointToPoint
+from pipesim.costs.network.alpha_beta import LinkCost, Number, PointToPoint
 from pipesim.costs.table import Array, CostTable
 from pipesim.errors import ScenarioError
 from pipesim.scenario.resolved import DirectCosts

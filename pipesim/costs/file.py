@@ -18,7 +18,7 @@ import numpy as np
 import yaml
 
 from pipesim.costs.host import HostCost
-from pipesim.costs.network import Algorithm, LinkCost, Number, PointToPoint, Ring, Shortcut
+from pipesim.costs.network.alpha_beta import Algorithm, LinkCost, Number, PointToPoint, Ring, Shortcut
 from pipesim.costs.table import Array, CostTable, GradientCollective
 from pipesim.errors import ScenarioError
 from pipesim.files import write_text

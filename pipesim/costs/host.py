@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipesim.costs.network import Number
+from pipesim.costs.network.alpha_beta import Number
 
 
 @dataclass(frozen=True, slots=True)

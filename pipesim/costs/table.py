@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pipesim.actions import Op
 from pipesim.costs.host import HostCost
-from pipesim.costs.network import (
+from pipesim.costs.network.alpha_beta import (
     Collective,
     LinkCost,
     Number,
@@ -21,7 +21,7 @@ from pipesim.costs.network import (
     all_reduce,
     reduce_scatter,
 )
-from pipesim.costs.traffic import Fabric
+from pipesim.costs.network.traffic import Fabric
 
 Array = npt.NDArray[Any]
 """Floats, or Python objects where entries are `fractions.Fraction` and everything must stay exact."""

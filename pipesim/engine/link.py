@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import simpy
 
-from pipesim.costs.network import LinkCost
+from pipesim.costs.network.alpha_beta import LinkCost
 from pipesim.engine.clock import Clock
 from pipesim.engine.network import Network, Stream
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import simpy
 
-from pipesim.costs.fabric import Flow
+from pipesim.costs.network.fabric import Flow
 from pipesim.engine.clock import Clock
 from pipesim.engine.sharing import fair_rates
 

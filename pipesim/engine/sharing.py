@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pipesim.costs.fabric import Flow
+from pipesim.costs.network.fabric import Flow
 
 
 def fair_rates(flows: Sequence[tuple[Flow, int]], bytes_per_s: Sequence[Any]) -> list[Any]:

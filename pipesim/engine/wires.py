@@ -10,10 +10,10 @@ import numpy as np
 
 from pipesim.actions import Op
 from pipesim.costs import CostTable
-from pipesim.costs.fabric import Flow, UnlikeReplicasError
-from pipesim.costs.network import LinkCost, Number
+from pipesim.costs.network.alpha_beta import LinkCost, Number
+from pipesim.costs.network.fabric import Flow, UnlikeReplicasError
+from pipesim.costs.network.traffic import Reduction, Traffic
 from pipesim.costs.table import SyncStep
-from pipesim.costs.traffic import Reduction, Traffic
 from pipesim.engine.clock import Clock
 from pipesim.engine.collective import Transfer
 from pipesim.engine.link import Carrier, IdealLink, Mail, SharedLink

@@ -114,7 +114,7 @@ class Link:
     source: str
     date: str
     ramp_s: float = 0.0
-    """How slowly a collective's rate rises with size; see `pipesim.costs.network.Ring`."""
+    """How slowly a collective's rate rises with size; see `pipesim.costs.network.alpha_beta.Ring`."""
     switches: Switches | None = None
 
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from pipesim.actions import IntArray, Op
 from pipesim.costs import CostTable
-from pipesim.costs.fabric import UnlikeReplicasError
-from pipesim.costs.traffic import Reduction
+from pipesim.costs.network.fabric import UnlikeReplicasError
+from pipesim.costs.network.traffic import Reduction
 from pipesim.timeline import Timeline
 
 _ROUNDING = 1e-12

@@ -14,7 +14,7 @@ import numpy as np
 from pipesim.actions import Schedule
 from pipesim.costs import CostTable, build_costs
 from pipesim.costs.copies import with_mirrored_copies
-from pipesim.costs.fabric import UnlikeReplicasError
+from pipesim.costs.network.fabric import UnlikeReplicasError
 from pipesim.costs.variation import vary
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError, ScheduleError

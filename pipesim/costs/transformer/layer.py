@@ -31,8 +31,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pipesim.costs.exchange import Exchange, all_to_all_s
-from pipesim.costs.flops import (
+from pipesim.costs.network.alpha_beta import LinkCost, Ring, all_reduce_s
+from pipesim.costs.network.exchange import Exchange, all_to_all_s
+from pipesim.costs.transformer.flops import (
     Shapes,
     attention_gemms,
     head_flops,
@@ -41,9 +42,8 @@ from pipesim.costs.flops import (
     mlp_gemms,
     router_flops,
 )
-from pipesim.costs.network import LinkCost, Ring, all_reduce_s
-from pipesim.costs.overlap import exposed_s
-from pipesim.costs.parameters import key_size, value_size
+from pipesim.costs.transformer.overlap import exposed_s
+from pipesim.costs.transformer.parameters import key_size, value_size
 from pipesim.scenario.resolved import Experts, Transformer
 
 PARTS = (

@@ -2,14 +2,14 @@
 
 These count what the model asks for, attention in full as the papers' MFU does and of the experts those that a
 token takes; what a kernel really runs (the causal half, a recomputation, a busy device's extra tokens) is the
-business of the times in `transformer`.
+business of the times in `layer`.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pipesim.costs.parameters import (
+from pipesim.costs.transformer.parameters import (
     attention_output_size,
     key_size,
     query_size,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipesim.costs.topology import context_link, expert_exchange, tensor_ring
-from pipesim.costs.transformer import Rates, Setting
+from pipesim.costs.network.topology import context_link, expert_exchange, tensor_ring
+from pipesim.costs.transformer.layer import Rates, Setting
 from pipesim.errors import ScenarioError
 from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, Scenario, Transformer
 

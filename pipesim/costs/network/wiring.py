@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, permutations
 
-from pipesim.costs.fabric import Demand, Wire
-from pipesim.costs.network import Number
+from pipesim.costs.network.alpha_beta import Number
+from pipesim.costs.network.fabric import Demand, Wire
 
 
 @dataclass(frozen=True, slots=True)

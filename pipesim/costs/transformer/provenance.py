@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesim.costs.network import Ring
-from pipesim.costs.parameters import experts_in_stages
-from pipesim.costs.topology import (
+from pipesim.costs.network.alpha_beta import Ring
+from pipesim.costs.network.topology import (
     data_ring,
     expert_data_ring,
     expert_exchange,
     fewest_together,
     pipeline_links,
 )
+from pipesim.costs.transformer.parameters import experts_in_stages
 from pipesim.scenario.resolved import Cluster, Efficiency, Parallel, Scenario, Transformer
 
 

@@ -7,29 +7,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.costs.flops import step_flops
-from pipesim.costs.memory import ActivationBytes, released_at_input_gradient, stage_activations
-from pipesim.costs.network import all_reduce_s
-from pipesim.costs.parameters import (
-    StageParameters,
-    embedding_parameters,
-    experts_in_stages,
-    head_parameters,
-    layer_parameters,
-    stage_parameters,
-)
-from pipesim.costs.provenance import model_provenance
-from pipesim.costs.setting import layer_setting, peak_flops
-from pipesim.costs.sharding import Block, Sharding
-from pipesim.costs.table import CostTable, GradientCollective
-from pipesim.costs.topology import (
+from pipesim.costs.network.alpha_beta import all_reduce_s
+from pipesim.costs.network.topology import (
     data_ring,
     expert_data_ring,
     fabric,
     pipeline_links,
     tied_embedding_ring,
 )
-from pipesim.costs.transformer import (
+from pipesim.costs.table import CostTable, GradientCollective
+from pipesim.costs.transformer.flops import step_flops
+from pipesim.costs.transformer.layer import (
     PARTS,
     BlockTimes,
     Setting,
@@ -37,6 +25,18 @@ from pipesim.costs.transformer import (
     head_times,
     layer_times,
 )
+from pipesim.costs.transformer.memory import ActivationBytes, released_at_input_gradient, stage_activations
+from pipesim.costs.transformer.parameters import (
+    StageParameters,
+    embedding_parameters,
+    experts_in_stages,
+    head_parameters,
+    layer_parameters,
+    stage_parameters,
+)
+from pipesim.costs.transformer.provenance import model_provenance
+from pipesim.costs.transformer.setting import layer_setting, peak_flops
+from pipesim.costs.transformer.sharding import Block, Sharding
 from pipesim.errors import ScenarioError
 from pipesim.scenario.layers import balance, split_layers
 from pipesim.scenario.resolved import (

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.costs.fabric import Demand, Flow, reduce_wires
-from pipesim.costs.network import Number
-from pipesim.costs.wiring import Wiring
+from pipesim.costs.network.alpha_beta import Number
+from pipesim.costs.network.fabric import Demand, Flow, reduce_wires
+from pipesim.costs.network.wiring import Wiring
 
 Axes = tuple[tuple[str, int], ...]
 """Axes by which devices are numbered and their sizes, the fastest first: tp, cp, dp, pp (tp, ep, dp, pp)."""

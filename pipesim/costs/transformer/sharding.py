@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipesim.costs.network import Ring, all_gather_s, reduce_scatter_s
-from pipesim.costs.overlap import exposed_s
-from pipesim.costs.parameters import StageParameters
+from pipesim.costs.network.alpha_beta import Ring, all_gather_s, reduce_scatter_s
+from pipesim.costs.transformer.overlap import exposed_s
+from pipesim.costs.transformer.parameters import StageParameters
 from pipesim.scenario.resolved import OptimizerLevel, Precision
 
 

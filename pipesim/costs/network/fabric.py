@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
-from pipesim.costs.network import Number
+from pipesim.costs.network.alpha_beta import Number
 
 Wire = tuple[str, int, int]
 """One direction of a piece of hardware: what it is, and where."""

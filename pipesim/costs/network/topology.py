@@ -14,11 +14,11 @@ from collections.abc import Collection
 from dataclasses import replace
 from itertools import groupby
 
-from pipesim.costs.collectives import BASE_LATENCY_S, Group
-from pipesim.costs.exchange import Exchange
-from pipesim.costs.network import Algorithm, LinkCost, PointToPoint, Ring
-from pipesim.costs.traffic import Fabric
-from pipesim.costs.wiring import Wiring
+from pipesim.costs.network.alpha_beta import Algorithm, LinkCost, PointToPoint, Ring
+from pipesim.costs.network.collectives import BASE_LATENCY_S, Group
+from pipesim.costs.network.exchange import Exchange
+from pipesim.costs.network.traffic import Fabric
+from pipesim.costs.network.wiring import Wiring
 from pipesim.scenario.resolved import Cluster, Link, Parallel
 
 _TENSOR_COLLECTIVE_LATENCY_S = 30e-6

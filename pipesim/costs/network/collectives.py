@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from pipesim.costs.network import Algorithm, Number, Ring, Shortcut
+from pipesim.costs.network.alpha_beta import Algorithm, Number, Ring, Shortcut
 from pipesim.scenario.resolved import Switches
 
 BASE_LATENCY_S = 8.4e-6

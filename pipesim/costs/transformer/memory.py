@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipesim.costs.flops import layer_gemms
-from pipesim.costs.parameters import (
+from pipesim.costs.transformer.flops import layer_gemms
+from pipesim.costs.transformer.layer import Setting
+from pipesim.costs.transformer.parameters import (
     attention_output_size,
     attention_parameters,
     head_parameters,
@@ -25,7 +26,6 @@ from pipesim.costs.parameters import (
     query_size,
     value_size,
 )
-from pipesim.costs.transformer import Setting
 from pipesim.scenario.resolved import Experts
 
 _LOSS_BYTES, _FUSED_LOSS_BYTES = (4, 2), (2, 0)

@@ -1,0 +1,1 @@
+"""Links, collectives and wires: how long messages take, and what they cross."""

@@ -1,0 +1,1 @@
+"""Times, messages and memory of a transformer's stages, in closed form."""
