@@ -72,7 +72,42 @@ def test_two_outputs_need_two_names(scenario):
 
 
 def test_missing_outputs_are_skipped():
-    check_outputs((None, None), inputs=(None,))
+    check_outputs(None, pictures=(None,), inputs=(None,))
+
+
+NOWHERE = "nowhere.yaml"
+WRITERS = (
+    ("simulate", NOWHERE, "--trace"),
+    ("simulate", NOWHERE, "--timeline"),
+    ("simulate", NOWHERE, "--plot"),
+    ("compare", NOWHERE, "--plot"),
+    *(("plot", kind, NOWHERE, "-o") for kind in ("gantt", "bubble", "memory", "breakdown", "pareto")),
+    ("plot", "sweep", NOWHERE, "--kind", "network", "-o"),
+    ("sweep", NOWHERE, "-o"),
+    ("plan", NOWHERE, "--plot"),
+    ("execute", NOWHERE, "--device", "emulated", "-o"),
+    ("execute", NOWHERE, "--device", "emulated", "--trace"),
+    ("calibrate", NOWHERE, "-o"),
+    ("validate", NOWHERE, "--device", "emulated", "--plot"),
+    ("accuracy", "no-set", "--plot"),
+    ("schedule", "export", "no-schedule", "-o"),
+)
+
+
+@pytest.mark.parametrize("arguments", WRITERS, ids=" ".join)
+def test_an_output_is_checked_before_anything_is_read(arguments, tmp_path):
+    is_picture = arguments[0] == "plot" or arguments[-1] == "--plot"
+    name = "out.svg" if is_picture else "out.csv"
+    (tmp_path / name).mkdir()
+    wrong = {tmp_path / "missing" / name: "No such file", tmp_path / name: "is a directory"}
+    if is_picture:
+        wrong[tmp_path / "out.jpeg"] = ".png or .svg"
+    for place, words in wrong.items():
+        status, message = pipesim(*arguments, place)
+        assert status == 2
+        assert message.startswith(f"{place}: ")
+        assert words in message
+    assert list(tmp_path.iterdir()) == [tmp_path / name]
 
 
 def test_a_pipe_is_written_into_and_stays(tmp_path):

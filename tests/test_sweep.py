@@ -211,6 +211,23 @@ def test_the_journal_of_another_sweep_is_refused_and_kept(tmp_path):
     assert not output.exists()
 
 
+def test_only_the_same_sweep_replaces_a_table(tmp_path):
+    output = tmp_path / "out.csv"
+    run_sweep(Sweep(DIRECT, AXES[:2]), output, num_workers=1)
+    table = output.read_bytes()
+    other = DIRECT | {"costs": {"forward": "2 s", "backward": "2 s"}}
+    for sweep in (Sweep(other, AXES[:2]), Sweep(DIRECT, AXES)):
+        with pytest.raises(ScenarioError, match=r"out\.csv: holds 6 rows that are not of this sweep"):
+            run_sweep(sweep, output, num_workers=1)
+    assert list(tmp_path.iterdir()) == [output]
+    assert output.read_bytes() == table
+    run_sweep(Sweep(DIRECT, AXES[:2]), output, num_workers=1)
+    assert output.read_bytes() == table
+    output.write_bytes(b"\xff\x00")
+    with pytest.raises(ScenarioError, match="not the table of a sweep"):
+        run_sweep(Sweep(DIRECT, AXES[:2]), output, num_workers=1)
+
+
 def test_a_file_that_the_scenario_names_belongs_to_the_sweep(tmp_path):
     (tmp_path / "s.csv").write_text("0F0,0B0\n1F0,1B0\n")
     mapping = DIRECT | {"schedule": {"csv": "s.csv"}, "batch": {"microbatches": 1}}

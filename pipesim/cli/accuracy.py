@@ -10,6 +10,7 @@ import typer
 
 from pipesim.cli import options, tables
 from pipesim.errors import ScenarioError
+from pipesim.files import check_outputs
 
 if TYPE_CHECKING:
     from pipesim.accuracy import Judged, PublishedSet, Report
@@ -39,6 +40,7 @@ def accuracy(
     """Predict published measurements and print how far off each prediction is."""
     from pipesim.accuracy import SETS, Predictor, judge, published_set
 
+    check_outputs(pictures=(plot,), inputs=(rows,))
     chosen = list(SETS.values()) if name is None else [published_set(name)]
     if name is None and (rows is not None or row is not None or as_yaml):
         raise ScenarioError("--rows, --row and --yaml are for one set; name it")

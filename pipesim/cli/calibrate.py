@@ -10,6 +10,7 @@ import typer
 from pipesim.cli import options, tables
 from pipesim.cli.calibrate_runs import calibrate_runs
 from pipesim.errors import ScenarioError
+from pipesim.files import check_outputs, write_text
 
 if TYPE_CHECKING:
     from pipesim.calibrate.published import Calibration
@@ -40,6 +41,7 @@ def calibrate(
     """Measure costs from runs, or fit parameters to published step times or to a few of your own."""
     if sum((bool(runs), published is not None, measured is not None)) != 1:
         raise ScenarioError("needed: one of RUN..., --published SET and --measured STEPS.csv")
+    check_outputs(output, inputs=(*(runs or ()), measured, scenario))
     if runs:
         calibrate_runs(runs, output, as_json=as_json)
     elif published is not None:
@@ -144,7 +146,5 @@ def _forecast_table(found: StepCalibration) -> Any:
 
 def _write_yaml(document: dict[str, Any], path: Path) -> None:
     import yaml
-
-    from pipesim.files import write_text
 
     write_text(path, yaml.safe_dump(document, sort_keys=False, width=110))

@@ -35,7 +35,7 @@ def compare(
     p2p: options.P2p = None,
 ) -> None:
     """Predict every schedule that can run in the scenario; say why the others cannot."""
-    check_outputs((plot,), inputs=(scenario,))
+    check_outputs(pictures=(plot,), inputs=(scenario,))
     for text in slow_rank or ():
         if not text.partition("=")[0].isdecimal() or not text.partition("=")[2]:
             raise ScenarioError(f"found {text!r}; RANK=FACTOR is needed, such as 3=1.1", key="--slow-rank")

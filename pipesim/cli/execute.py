@@ -9,6 +9,7 @@ import numpy as np
 import typer
 
 from pipesim.cli import options, tables
+from pipesim.files import check_outputs
 
 
 def execute(
@@ -29,6 +30,7 @@ def execute(
     """Replay the scenario's schedule with PyTorch, one process a rank; under torchrun, its processes."""
     from pipesim.study.execution import execute_scenario
 
+    check_outputs(output, trace, inputs=(scenario,))
     done = execute_scenario(
         options.read_scenario(scenario, overrides),
         device=device,

@@ -157,7 +157,7 @@ def _definitions(stated: list[str] | None) -> dict[str, str]:
 
 
 def _write(imported: Imported, output: Path, sources: list[Path], *, as_json: bool) -> None:
-    check_outputs((output,), inputs=sources)
+    check_outputs(output, inputs=sources)
     write_text(output, scenario_text(imported))
     if as_json:
         tables.print_json(

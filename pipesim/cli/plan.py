@@ -11,6 +11,7 @@ from rich.console import Console
 from pipesim.cli import options, tables
 from pipesim.cli.sweep import Dask, Workers, executor_for
 from pipesim.errors import ScenarioError
+from pipesim.files import check_outputs
 from pipesim.scenario import load_scenario
 from pipesim.study.planning import Choice, Plan, plan
 from pipesim.study.planning.budget import DAY_S, Budget, ClusterSize, smallest_cluster
@@ -48,6 +49,7 @@ def plan_verb(
     """
     if workers is not None and dask is not None:
         raise ScenarioError("--workers and --dask exclude each other")
+    check_outputs(pictures=(plot,), inputs=(scenario,))
     asked = load_scenario(scenario, overrides or ())
     wanted = _objectives(objective)
     if "cost" in wanted and asked.price_usd_per_gpu_hour is None:

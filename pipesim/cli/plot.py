@@ -9,6 +9,7 @@ import typer
 
 from pipesim.cli import options, tables
 from pipesim.cli.sweep import plot_table
+from pipesim.files import check_outputs
 from pipesim.scenario import load_scenario
 from pipesim.study import bubble_curves, compare, simulate_scenario
 
@@ -25,6 +26,7 @@ def gantt(scenario: File, output: Output, overrides: options.Overrides = None) -
     """Who computes what, when."""
     from pipesim.plots import plot_gantt
 
+    check_outputs(pictures=(output,), inputs=(scenario,))
     result = simulate_scenario(load_scenario(scenario, overrides or ()))
     plot_gantt([(f"{result.scenario.name}: {result.label}", result.timeline)], output)
 
@@ -42,6 +44,7 @@ def bubble(
     """Bubble ratio of every schedule against the number of microbatches."""
     from pipesim.plots import plot_bubble
 
+    check_outputs(pictures=(output,), inputs=(scenario,))
     asked = load_scenario(scenario, overrides or ())
     with tables.progress_bar("simulating", quiet=False) as progress:
         curves = bubble_curves(
@@ -58,6 +61,7 @@ def memory(scenario: File, output: Output, overrides: options.Overrides = None) 
     """Memory of every rank over the step."""
     from pipesim.plots import plot_memory
 
+    check_outputs(pictures=(output,), inputs=(scenario,))
     result = simulate_scenario(load_scenario(scenario, overrides or ()))
     title = f"{result.scenario.name}: {result.label}"
     plot_memory(title, result.timeline, result.schedule, result.costs, output)
@@ -68,6 +72,7 @@ def breakdown(scenario: File, output: Output, overrides: options.Overrides = Non
     """Where each rank's step goes."""
     from pipesim.plots import plot_breakdown
 
+    check_outputs(pictures=(output,), inputs=(scenario,))
     result = simulate_scenario(load_scenario(scenario, overrides or ()))
     plot_breakdown(f"{result.scenario.name}: {result.label}", result.metrics, output)
 
@@ -83,6 +88,7 @@ def pareto(
     """Step time of every synchronous schedule against its peak memory."""
     from pipesim.plots import plot_pareto
 
+    check_outputs(pictures=(output,), inputs=(scenario,))
     asked = load_scenario(scenario, overrides or ())
     with tables.progress_bar("simulating", quiet=False) as progress:
         results = compare(

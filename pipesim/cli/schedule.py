@@ -11,7 +11,7 @@ from pipesim.actions import Op, Schedule
 from pipesim.cli import options, tables
 from pipesim.costs import CostTable, build_costs
 from pipesim.errors import ScheduleError
-from pipesim.files import write_text
+from pipesim.files import check_outputs, write_text
 from pipesim.graph import TRANSPORTS, format_grid, lower, needed_transport, peak_in_flight
 from pipesim.scenario import Scenario, load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, families, family, generate
@@ -77,6 +77,7 @@ def export(
     comms: WithCommunication = False,
 ) -> None:
     """Write the CSV that torch.distributed.pipelining loads."""
+    check_outputs(output)
     schedule = _generate(name, ranks, chunks, microbatches, settings)
     if comms:
         lowered = lower(schedule)

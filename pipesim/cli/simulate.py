@@ -29,7 +29,7 @@ def simulate(
     p2p: options.P2p = None,
 ) -> None:
     """Predict one step of the scenario's schedule."""
-    check_outputs((trace, plot, timeline), inputs=(scenario,))
+    check_outputs(trace, timeline, pictures=(plot,), inputs=(scenario,))
     if scenario is not None and chunks is not None:
         raise ScenarioError(
             "is for runs without a file; use --set parallel.virtual_stages=V",

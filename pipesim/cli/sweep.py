@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from pipesim.cli import options, tables
 from pipesim.errors import ScenarioError
+from pipesim.files import check_outputs
 from pipesim.scenario import apply_overrides, read_yaml_mapping
 from pipesim.study.fast import Evaluator
 from pipesim.study.grid import axis_of, parse_axis
@@ -61,6 +62,7 @@ def sweep(
         raise ScenarioError("--engine and --compiled exclude each other")
     if workers is not None and dask is not None:
         raise ScenarioError("--workers and --dask exclude each other")
+    check_outputs(output, inputs=(scenario,))
     axes = [parse_axis(text) for text in vary or []]
     if names := options.parse_names(schedules):
         axes.append(axis_of("schedule", names))
@@ -83,6 +85,7 @@ def plot_table(
     """One picture of the field from the table of a sweep."""
     from pipesim.plots.sweep import plot_sweep, read_sweep
 
+    check_outputs(pictures=(output,), inputs=(table,))
     plot_sweep(read_sweep(table), kind, table.stem, output)
 
 

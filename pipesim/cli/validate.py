@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesim.cli import options, tables
+from pipesim.files import check_outputs
 
 if TYPE_CHECKING:
     from pipesim.validation import Row, Validation
@@ -40,6 +41,7 @@ def validate(
     """Run schedules with PyTorch, calibrate on one of them, predict the others, and print the errors."""
     from pipesim.validation import validate as run_and_predict
 
+    check_outputs(pictures=(plot,), inputs=(scenario,))
     asked = options.read_scenario(scenario, overrides)
     with tables.progress_bar("running", quiet=as_json) as progress:
         found = run_and_predict(

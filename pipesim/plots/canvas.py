@@ -14,14 +14,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from pipesim.actions import Op
-from pipesim.errors import ScenarioError
-from pipesim.files import complete_file
+from pipesim.files import check_picture, complete_file
 
 COLOURS = {Op.F: "#2f6fde", Op.B: "#f28e2b", Op.I: "#3fb8af", Op.W: "#59a14f"}
 OP_WORDS = {Op.F: "forward", Op.B: "full backward", Op.I: "input gradient", Op.W: "weight gradient"}
 IDLE = "#f5f5f5"
 SYNC, OPTIMIZER = "#7a6fb0", "#9c755f"
-FORMATS = (".png", ".svg")
 
 
 def new_figure(width: float, height: float, num_rows: int = 1) -> tuple[Figure, list[Axes]]:
@@ -40,8 +38,7 @@ def save(figure: Figure, path: str | Path) -> None:
     ScenarioError
         If the name ends in neither, or the place cannot be written to.
     """
-    if Path(path).suffix.lower() not in FORMATS:
-        raise ScenarioError(f"pictures are {' or '.join(FORMATS)}", file=str(path))
+    check_picture(path)
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # names of scenarios are not formulas
     with (

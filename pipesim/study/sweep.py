@@ -23,6 +23,7 @@ from pipesim.study.sweep_row import RowTask, failed_row, run_row
 
 _ROWS_A_WORKER = 20
 """Fewer are done sooner than a process starts."""
+_SWEEP = "sweep"
 TABLE_FORMATS = (".csv", ".parquet")
 
 
@@ -93,7 +94,7 @@ class Sweep:
             path = folder / text
             if len(text) < 1000 and "\0" not in text and path.is_file():
                 digest.update(path.read_bytes())
-        return digest.hexdigest()
+        return digest.hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ def run_sweep(
     """Run every row and write the table.
 
     Each row is kept in ``OUTPUT.journal`` as soon as it is known, and a sweep that finds its own journal goes
-    on from there. The table appears whole, in the order of the grid, and the journal goes.
+    on from there. The table appears whole, in the order of the grid, and the journal goes. Its column
+    ``sweep`` is the fingerprint of all that decides the rows: only the same sweep replaces a table.
 
     Parameters
     ----------
@@ -146,13 +148,16 @@ def run_sweep(
     Raises
     ------
     ScenarioError
-        Wrong keys or values, another ending, a place that cannot be written, or another sweep's journal.
+        Wrong keys or values, another ending, a place that cannot be written, or another sweep's journal
+        or table.
     """
     output = Path(output)
     check_table_format(output)
     tasks = sweep.tasks()
+    digest = sweep.digest()
+    _check_no_other_table(output, digest)
     rows: dict[int, dict[str, Any]]
-    with Journal(Path(f"{output}.journal"), sweep.digest(), len(tasks)) as journal:
+    with Journal(Path(f"{output}.journal"), digest, len(tasks)) as journal:
         rows = journal.rows
         num_resumed = len(rows)
         left = [task for task in tasks if task.index not in rows]
@@ -165,10 +170,27 @@ def run_sweep(
                     row = failed_row(outcome.task, outcome.lost or "")
                 journal.append(outcome.task.index, row)
                 progress(len(rows), len(tasks))
-        ordered = tuple(rows[index] for index in range(len(tasks)))
+        ordered = tuple(rows[index] | {_SWEEP: digest} for index in range(len(tasks)))
         write_table(ordered, output)
         journal.remove()
     return SweepReport(ordered, num_resumed)
+
+
+def _check_no_other_table(path: Path, digest: str) -> None:
+    """Refuse to replace what is not the table of the same sweep."""
+    if not path.is_file() or not path.stat().st_size:
+        return
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path, dtype=str) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+    except (OSError, ValueError):
+        held = "something that is not the table of a sweep"
+    else:
+        if {*frame.get(_SWEEP, ())} == {digest}:
+            return
+        held = f"{len(frame)} rows that are not of this sweep (other scenario, values, evaluator or version)"
+    raise ScenarioError(f"holds {held}; choose another output, or remove the file", file=str(path))
 
 
 def check_table_format(path: Path) -> None:
