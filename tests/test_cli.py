@@ -1,6 +1,7 @@
 """Every verb, run as a user runs it; bad input ends with status 2, one message and no file."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pipesim import __version__
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError
 
@@ -284,6 +286,14 @@ BAD_ARGUMENTS = {
     ),
     "missing file": (("simulate", "nowhere.yaml"), "nowhere.yaml"),
     "unknown key by override": (("simulate", TEACHING, "--set", "paralel.pipeline=2"), "paralel"),
+    "unknown section by override": (
+        ("simulate", TEACHING, "--set", "PARALLEL.pipeline=2"),
+        "--set PARALLEL.pipeline=2: PARALLEL: unknown key; did you mean 'parallel'?",
+    ),
+    "incomplete section by override": (
+        ("simulate", TEACHING, "--set", "model.hidden_size=64"),
+        "--set model.hidden_size=64: model.num_hidden_layers: missing",
+    ),
     "override without value": (("simulate", TEACHING, "--set", "name"), "--set"),
     "picture of an unknown kind": (("simulate", TEACHING, "--plot", "x.jpeg"), ".png or .svg"),
     "output in no folder": (("simulate", TEACHING, "--trace", "/nowhere/x.json"), "/nowhere/x.json"),
@@ -332,6 +342,25 @@ def test_the_installed_command_exits_with_2_and_without_a_traceback(tmp_path):
     assert "Traceback" not in run.stderr
     assert run.stderr.startswith(f"pipesim: {bad}: costs")
     assert len(run.stderr.splitlines()) == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("verb", [("simulate", TEACHING), ("simulate", TEACHING, "--json"), ("--help",)])
+def test_an_output_without_room_or_reader_is_no_traceback(verb):
+    command = [sys.executable, "-c", "from pipesim.cli import main; main()", *verb]
+    with open("/dev/full", "w") as full:
+        run = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert run.returncode == 2
+    assert run.stderr == "pipesim: standard output cannot be written: No space left on device\n"
+    reading, writing = os.pipe()
+    os.close(reading)
+    run = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (run.returncode, run.stderr) == (1, "")
+
+
+def test_the_version_is_printed():
+    assert pipesim("--version")[:2] == (0, f"pipesim {__version__}\n")
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

@@ -296,7 +296,7 @@ def test_a_worker_killed_in_mid_sweep_loses_nothing(tmp_path):
     ("arguments", "message"),
     [
         (["--vary", "parallel.pipelines=2,4"], "unknown key; did you mean 'pipeline'"),
-        (["--vary", "paralel.pipeline=2,4"], "unknown key"),
+        (["--vary", "paralel.pipeline=2,4"], "--vary: paralel: unknown key; did you mean 'parallel'?"),
         (["--vary", "name.first=2,4"], "nothing can be set below it"),
         (["--vary", "batch.microbatches="], "empty value"),
         ([], "at least once"),

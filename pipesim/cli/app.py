@@ -1,7 +1,10 @@
 """The verbs in one place."""
 
+from typing import Annotated
+
 import typer
 
+from pipesim import __version__
 from pipesim.cli import (
     accuracy,
     calibrate,
@@ -25,6 +28,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pipesim {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
 app.command("simulate")(simulate.simulate)
 app.command("compare")(compare.compare)
 app.command("accuracy")(accuracy.accuracy)

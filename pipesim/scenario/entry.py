@@ -80,5 +80,5 @@ def scenario_from_mapping(
     except ScenarioError as error:
         if error.file is not None:
             raise
-        blamed = blame_override(error, stated)
+        blamed = blame_override(error, mapping, stated)
         raise ScenarioError(blamed.message, file=blamed.file or file, key=blamed.key) from None

@@ -77,13 +77,26 @@ def parse_override(override: str) -> tuple[str, Any]:
     return key, parse_yaml(text, file=_label(override))
 
 
-def blame_override(error: ScenarioError, overrides: Iterable[str]) -> ScenarioError:
-    """Name the override in place of the file where the value at fault came from one."""
+def blame_override(
+    error: ScenarioError, mapping: Mapping[str, Any], overrides: Iterable[str]
+) -> ScenarioError:
+    """Name the override in place of the file where the value or the section at fault came from one."""
     for override in overrides:
-        key = parse_override(override)[0]
-        if error.key and (error.key == key or error.key.startswith((f"{key}.", f"{key}["))):
+        made = _first_made(mapping, parse_override(override)[0])
+        if error.key and (error.key == made or error.key.startswith((f"{made}.", f"{made}["))):
             return ScenarioError(error.message, file=_label(override), key=error.key)
     return error
+
+
+def _first_made(mapping: Mapping[str, Any], key: str) -> str:
+    """Give the path of the outermost section that setting `key` makes, or `key` where there is none."""
+    parts = key.split(".")
+    here: Any = mapping
+    for depth, part in enumerate(parts):
+        if not isinstance(here, Mapping) or part not in here:
+            return ".".join(parts[: depth + 1])
+        here = here[part]
+    return key
 
 
 def _label(override: str) -> str:

@@ -79,7 +79,8 @@ class Sweep:
             scenario_from_mapping(self.mapping, file=self.file, overrides=overrides)
         except ScenarioError as error:
             if error.message.startswith("unknown key"):
-                raise
+                file = self.file if error.file == self.file else "--vary"
+                raise ScenarioError(error.message, file=file, key=error.key) from None
 
     def digest(self) -> str:
         """Fingerprint of all that decides the rows, files that the scenario names included."""
