@@ -138,7 +138,7 @@ def test_ring_efficiency_where_nvlink_is_the_narrow_part_without_any_fit(
 ):
     """SimAI's second table, as SimAI uses it: all-gathers, each rate as a share of the one at 16 GiB.
 
-    The table names no machine. SimAI reads it where NVLink is narrower than the cards (8/7 of its rate against
+    The table names no machine. SimAI reads it where NVLink is narrower than the cards (8/7 of its rate to
     8 x 48.5 GB/s): of the machines it knows, A100, A800 and H800 with 400 Gbit/s cards, so both generations
     are tried. Taken for an H100's NVLink, which is wider, the mean error would be 14.7 %.
     """

@@ -66,11 +66,40 @@ def test_names_are_unique_and_the_promised_ones_are_there() -> None:
     assert set(ALWAYS) <= set(names)
 
 
-def test_peak_rates_are_dense() -> None:
-    peaks = {
-        name: get_preset("accelerators", name).fields["peak"]["bf16"] for name in ("a100-sxm-80", "h100-sxm")
-    }
-    assert peaks == {"a100-sxm-80": "312 TFLOP/s", "h100-sxm": "989 TFLOP/s"}
+SPARSE_BF16_TFLOPS = {
+    "a100-sxm-40": 624, "a100-sxm-80": 624, "a100-pcie-40": 624, "a100-pcie-80": 624, "h100-sxm": 1979,
+    "h100-pcie": 1513, "h200-sxm": 1979, "b200-sxm": 4500, "gb200": 5000, "b300-sxm": 4500, "gb300": 5000,
+    "l40s": 733, "mi300x": 2615, "mi325x": 2615,
+}  # fmt: skip
+"""As data sheets print them, with half of the weights left out."""
+
+
+@pytest.mark.parametrize("name", SPARSE_BF16_TFLOPS)
+def test_peak_rates_are_dense(name: str) -> None:
+    number, unit = get_preset("accelerators", name).fields["peak"]["bf16"].split()
+    assert unit == "TFLOP/s"
+    assert 2 * float(number) == pytest.approx(SPARSE_BF16_TFLOPS[name], rel=0.015)
+
+
+AS_SOURCES_PRINT_THEM = {
+    "nvlink2": "300 GB/s", "nvlink3": "600 GB/s", "nvlink4": "900 GB/s", "nvlink5": "1800 GB/s",
+    "nvlink4-h800": "400 GB/s", "xgmi-mi250x": "700 GB/s", "xgmi-mi300x": "896 GB/s",
+    "xgmi-mi355x": "1071 GB/s", "tpu-ici-v5e": "100 GB/s", "tpu-ici-v6e": "200 GB/s",
+    "tpu-ici-v5p": "200 GB/s", "pcie3-x16": "31.5 GB/s", "pcie4-x16": "62 GB/s", "pcie5-x16": "126 GB/s",
+    "ib-edr": "100 Gbit/s", "ib-hdr": "200 Gbit/s", "ib-ndr": "400 Gbit/s", "ib-xdr": "800 Gbit/s",
+    "roce-100": "100 Gbit/s", "roce-200": "200 Gbit/s", "roce-400": "400 Gbit/s",
+    "efa-v2-p5-400": "400 Gbit/s", "efa-v3-p5en-400": "400 Gbit/s", "efa-v4-p6b200-400": "400 Gbit/s",
+    "efa-v4-p6b300-800": "800 Gbit/s", "gcp-tcpxo-200": "200 Gbit/s",
+}  # fmt: skip
+"""Inside a node both directions in bytes, between nodes one direction in bits."""
+
+
+def test_links_are_one_direction_in_bytes() -> None:
+    printed = {name: text.split() for name, text in AS_SOURCES_PRINT_THEM.items()}
+    one_way = {name: float(n) / (8 if unit == "Gbit/s" else 2) for name, (n, unit) in printed.items()}
+    links = {link.name: link.fields["bandwidth"].split() for link in list_presets("links")}
+    assert {unit for _, unit in links.values()} == {"GB/s"}
+    assert {name: float(number) for name, (number, _) in links.items()} == one_way
 
 
 def test_sets_are_marked_as_borrowed_off_their_accelerators() -> None:
