@@ -65,6 +65,14 @@ def test_rank_orders(text: str, order: tuple[str, ...]) -> None:
     assert "parallel.rank_order" not in scenario.echo
 
 
+def test_sizes_that_stated_costs_do_not_follow_are_echoed() -> None:
+    echo = load(DIRECT, "parallel.tensor=4", "parallel.context=2", "batch.micro=3").echo
+    assert echo["parallel.tensor"] == "4 (only counts devices: stated costs stay as they are)"
+    assert echo["parallel.context"] == "2 (only counts devices: stated costs stay as they are)"
+    assert echo["batch.micro"] == "3 (stated costs stay as they are)"
+    assert "stay as they are" not in str(load(DIRECT).echo)
+
+
 def test_experts_in_part_of_the_layers() -> None:
     experts = load(DEEPSEEK).model.experts
     assert experts is not None

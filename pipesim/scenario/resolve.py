@@ -55,6 +55,8 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
     cluster = None if keys.cluster is None else resolve_cluster(keys.cluster, notes)
     parallel = resolve_parallel(keys.parallel, cluster, notes)
     batch = resolve_batch(keys.batch, parallel.data, has_samples=keys.model is not None, notes=notes)
+    if keys.costs is not None:
+        _echo_sizes_beside_costs(parallel, keys, notes)
     layers = keys.layers or LayerSplit("even")
     model = None if keys.model is None else resolve_model(keys.model, notes)
     efficiency = None
@@ -124,6 +126,16 @@ def _check_one_basis(keys: ScenarioKeys) -> None:
     for name in ("sequence_parallel", "expert", "rank_order", "overlap_gradients"):
         if name in keys.parallel.model_fields_set and getattr(keys.parallel, name) is not None:
             raise ScenarioError("has no effect with stated costs; remove it", key=f"parallel.{name}")
+
+
+def _echo_sizes_beside_costs(parallel: Parallel, keys: ScenarioKeys, notes: Notes) -> None:
+    """Say of sizes that stated times do not follow what they do."""
+    for name in ("tensor", "context", "data"):
+        size = getattr(parallel, name)
+        if size > 1:
+            notes.echo[f"parallel.{name}"] = f"{size} (only counts devices: stated costs stay as they are)"
+    if "micro" in keys.batch.model_fields_set and keys.batch.global_size is None:
+        notes.echo["batch.micro"] = f"{keys.batch.micro} (stated costs stay as they are)"
 
 
 def _costs(keys: CostKeys, directory: Path) -> tuple[CostKeys | None, str | None]:
