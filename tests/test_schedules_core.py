@@ -131,6 +131,25 @@ def test_shape_that_breaks_a_rule_is_refused(name, shape, words):
         generate(name, shape)
 
 
+@pytest.mark.parametrize(("p", "v"), [(2, 2), (4, 2), (5, 2), (4, 3)])
+def test_a_group_that_deadlocks_is_told_which_ones_run(p, v):
+    def message(m, group):
+        try:
+            generate("interleaved-1f1b", Shape(p, v, m, {"microbatch_group_size": group}))
+        except DeadlockError as error:
+            return str(error)
+        return ""
+
+    found = {(m, group): message(m, group) for m in range(1, 13) for group in range(1, m + 1)}
+    assert any(found.values()) == (p > 2)
+    for (m, group), words in filter(lambda item: item[1], found.items()):
+        near, _, counts = words.partition("nearest microbatch_group_size: ")[2].partition("; ")
+        assert not found[m, int(near)]
+        assert bool(counts) == (group >= p)
+        for count in counts.rpartition(": ")[2].split(" or ") if counts else ():
+            assert not message(int(count), group)
+
+
 @given(st.integers(1, 8), st.integers(1, 3), st.integers(1, 60))
 def test_nearest_legal_m_is_legal_and_nearest(p, v, m):
     shape = Shape(p, v, m)

@@ -44,6 +44,26 @@ def _megatron_refuses(shape: Shape) -> bool:
     return group is None or not p <= group <= m or 0 < m % group < p
 
 
+def group_that_runs(shape: Shape) -> str:
+    """Say which groups run for certain, and the nearest ones: what else may deadlock has no closed form."""
+    m, stated = shape.num_microbatches, shape.options["microbatch_group_size"]
+
+    def runs(num_microbatches: int, group: int) -> bool:
+        other = Shape(shape.num_ranks, shape.num_chunks, num_microbatches, {"microbatch_group_size": group})
+        return group == num_microbatches or not _megatron_refuses(other)
+
+    near = min((group for group in range(1, m + 1) if runs(m, group)), key=lambda group: abs(group - stated))
+    words = (
+        "a group of N microbatches runs if p <= N <= m and m mod N is 0 or at least p (Megatron-LM's rule) "
+        f"or if N = m; nearest microbatch_group_size: {near}"
+    )
+    if stated < shape.num_ranks:
+        return words
+    counts = [k for k in range(stated, m + stated + 1) if runs(k, stated)]
+    below, above = max(k for k in counts if k < m), min(k for k in counts if k > m)
+    return f"{words}; nearest m with {stated}: {below} or {above}"
+
+
 def _torch_refuses(shape: Shape) -> bool:
     num_rounds = max(1, shape.num_microbatches // shape.num_ranks)
     ragged = shape.num_microbatches % num_rounds != 0
@@ -69,6 +89,7 @@ def _torch_refuses(shape: Shape) -> bool:
     placement="loop",
     bubble=bubble,
     peak_in_flight=peak_in_flight,
+    cure_of_deadlock=group_that_runs,
 )
 def interleaved(shape: Shape) -> Orders:
     """1F1B over v chunks a rank: a v-th of the bubble for v times the messages."""

@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeAlias
 
 from pipesim.actions import Action, Schedule
 from pipesim.costs.table import CostTable
-from pipesim.errors import ScheduleError
+from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.graph import validate
 
 MAX_FORWARDS = 4_000_000
@@ -113,6 +113,9 @@ class Family:
         and the update that its gradient makes.
     steady_period_s : Callable, optional
         ``steady_period_s(shape, costs)``: seconds of m microbatches once the pipeline is full.
+    cure_of_deadlock : Callable, optional
+        ``cure_of_deadlock(shape)``: words on the nearest shapes that run, for one that keeps all rules and
+        still deadlocks.
     placement : Placement, optional
         Which rank holds which stage; None where an option or the search decides.
     num_model_replicas : int
@@ -139,6 +142,7 @@ class Family:
     weight_versions: Callable[[Shape, int], int] | None = None
     staleness: Callable[[Shape, int], int] | None = None
     steady_period_s: Callable[[Shape, CostTable], Any] | None = None
+    cure_of_deadlock: Callable[[Shape], str] | None = None
     placement: Placement | None = "linear"
     num_model_replicas: int = 1
     splits_backward: bool = False
@@ -242,6 +246,8 @@ def generate(name: str, shape: Shape, costs: CostTable | None = None) -> Schedul
     ------
     ScheduleError
         If the name is unknown, the shape breaks a rule of the schedule, or the costs it needs are missing.
+    DeadlockError
+        If the ranks would wait for each other.
     """
     chosen = family(name)
     chosen.check(shape)
@@ -256,5 +262,12 @@ def generate(name: str, shape: Shape, costs: CostTable | None = None) -> Schedul
     else:
         orders = chosen.order(shape, costs)
     built = Schedule.from_orders(chosen.name, orders)
-    validate(built)
+    try:
+        validate(built)
+    except DeadlockError:
+        if chosen.cure_of_deadlock is None:
+            raise
+        raise DeadlockError(
+            f"{chosen.name} would deadlock with {shape}: {chosen.cure_of_deadlock(shape)}"
+        ) from None
     return built
