@@ -42,20 +42,23 @@ class Op(enum.IntEnum):
     UNSHARD = 8
     RESHARD = 9
     REDUCE_GRAD = 10
-    OPTIMIZER = 11
-    OVERLAP_F_B = 12
+    REDUCE_EMBEDDING = 11
+    """The ranks of the first and the last stage add up their gradients of one embedding."""
+    OPTIMIZER = 12
+    OVERLAP_F_B = 13
     """A forward and a backward run together; exists in text and as an `Action`, stored as its two parts."""
 
 
 COMPUTE = (Op.F, Op.B, Op.I, Op.W)
 SENDS = (Op.SEND_F, Op.SEND_B)
 RECEIVES = (Op.RECV_F, Op.RECV_B)
+REDUCTIONS = (Op.REDUCE_GRAD, Op.REDUCE_EMBEDDING)
 NO_MICROBATCH = -1
 
 _NUMBER = "([0-9]{1,9})"
 """What fits a column of 32 bits."""
 _ACTION = re.compile(rf"{_NUMBER}(SEND_F|RECV_F|SEND_B|RECV_B|F|B|I|W){_NUMBER}(?:\.{_NUMBER})?")
-_STAGE_ACTION = re.compile(rf"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD|OPTIMIZER)")
+_STAGE_ACTION = re.compile(rf"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD|REDUCE_EMBEDDING|OPTIMIZER)")
 _OVERLAP = re.compile(r"\(([^;()]+);([^;()]+)\)OVERLAP_F_B")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import Op, Schedule
+from pipesim.actions import REDUCTIONS, Op, Schedule
 from pipesim.costs import CostTable
 from pipesim.costs.rows import gathering_s, held_bytes
 from pipesim.graph import NONE, Dependencies, dependencies, held, peak_in_flight
@@ -203,13 +203,13 @@ def _breakdowns(
 
 def _step_end(timeline: Timeline, last_end: Any) -> tuple[Any, Any]:
     """When the last gradient was synchronised, and when the last optimizer ended."""
-    reduced, stepped = timeline.op == Op.REDUCE_GRAD, timeline.op == Op.OPTIMIZER
+    reduced, stepped = np.isin(timeline.op, REDUCTIONS), timeline.op == Op.OPTIMIZER
     sync_end = max(last_end, timeline.end_s[reduced].max()) if reduced.any() else last_end
     return sync_end, max(sync_end, timeline.end_s[stepped].max()) if stepped.any() else sync_end
 
 
 def _hidden_sync(timeline: Timeline, last_end: Any) -> Any:
-    reduced = timeline.op == Op.REDUCE_GRAD
+    reduced = np.isin(timeline.op, REDUCTIONS)
     before = np.maximum(np.minimum(timeline.end_s[reduced], last_end) - timeline.start_s[reduced], 0)
     by_rank = [before[timeline.rank[reduced] == rank].sum() for rank in np.unique(timeline.rank[reduced])]
     return max(by_rank, default=0 * last_end)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
-from pipesim.actions import BoolArray, IntArray, Op
+from pipesim.actions import REDUCTIONS, BoolArray, IntArray, Op
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ _STREAM_OF = {
     op: P2P_STREAM
     if op in (Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B)
     else COLLECTIVE_STREAM
-    if op in (Op.REDUCE_GRAD, Op.UNSHARD, Op.RESHARD)
+    if op in (*REDUCTIONS, Op.UNSHARD, Op.RESHARD)
     else COMPUTE_STREAM
     for op in Op
 }

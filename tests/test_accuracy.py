@@ -40,8 +40,8 @@ LIMITS = {
     "mlperf": (2.2, 1.5),
     "simumax": (2.7, 0.6),
     "zero-bubble": (2.0, 0.9),
-    "zero-bubble-hardware": (4.0, 1.9),
-    "zero-bubble-few": (3.5, 1.6),
+    "zero-bubble-hardware": (4.5, 1.9),
+    "zero-bubble-few": (3.9, 2.0),
     "vocabulary": (3.0, 1.3),
     "torchtitan": (47.0, 47.0),  # borrowed: no parameter was fitted to that software
     "korthikanti-layers": (6.8, 6.8),

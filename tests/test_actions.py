@@ -20,7 +20,7 @@ from pipesim.errors import ScheduleError
 
 NUMBERS = st.integers(0, 999_999_999)
 WITH_MICROBATCH = [Op.F, Op.B, Op.I, Op.W, Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B]
-STAGE_ONLY = [Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.OPTIMIZER]
+STAGE_ONLY = [Op.UNSHARD, Op.RESHARD, Op.REDUCE_GRAD, Op.REDUCE_EMBEDDING, Op.OPTIMIZER]
 OF_A_MICROBATCH = st.tuples(st.sampled_from(WITH_MICROBATCH), NUMBERS, NUMBERS, st.integers(0, 9))
 OF_A_STAGE = st.tuples(st.sampled_from(STAGE_ONLY), NUMBERS)
 SINGLE = (OF_A_MICROBATCH | OF_A_STAGE).map(lambda fields: Action(*fields))

@@ -5,6 +5,7 @@ from fractions import Fraction
 from itertools import pairwise
 from random import Random
 
+import numpy as np
 import pytest
 from helpers import costs_of, schedule_of
 from hypothesis import given, settings
@@ -331,6 +332,35 @@ def test_gradients_that_share_cards_take_turns_or_share():
     assert reductions("ideal", 1) == [(4, 10), (6, 12)]
     assert reductions("fair", 1) == [(4, 14), (6, 16)]
     assert reductions("fifo", 2) == [(4, 10)] * 2 + [(6, 16)] * 2
+
+
+def test_tied_embedding_shares_cards_with_gradients():
+    """Two nodes of three devices with one card each: rank 1 lies across them, and so do ranks 0 and 2."""
+    wiring = Wiring(3, F(8), F(0), F(2), F(0), nics_per_node=1)
+    axes = (("tp", 1), ("cp", 1), ("dp", 2), ("pp", 3))
+    costs = replace(
+        costs_of(3),
+        gradient_bytes=np.array([F(0), F(12), F(0)]),
+        gradient_ring=Ring(2, F(2), F(0), F(0)),
+        tied_embedding_bytes=F(6),
+        tied_embedding_ring=Ring(2, F(1), F(0), F(0)),
+        fabric=Fabric(wiring, axes, axes),
+    )
+    lowered = lower(schedule_of("0F0 0B0", "1F0 1B0", "2F0 2B0"), tied_embedding=True)
+
+    def spans(mode):
+        timeline = simulate(lowered, costs, network=mode, num_replicas=2)
+        tied = timeline.op == Op.REDUCE_EMBEDDING
+        reduced = (timeline.op == Op.REDUCE_GRAD) & (timeline.stage == 1)
+        return [
+            set(zip(timeline.start_s[rows].tolist(), timeline.end_s[rows].tolist(), strict=True))
+            for rows in (tied, reduced)
+        ]
+
+    # Alone: 6 bytes of two pairs on a card of 2 bytes a second from 9 on; 12 bytes from 7 on.
+    assert spans("ideal") == [{(9, 15)}, {(7, 13)}]
+    # From 9 on three connections share a card, 2/3 each: 6 bytes until 18, when 2 of 12 are left.
+    assert spans("fair") == [{(9, 18)}, {(7, 19)}]
 
 
 def test_modes_without_a_fabric():

@@ -46,6 +46,8 @@ def full_table():
         point_to_point=PointToPoint(LinkCost(1e-5, 240e9), LinkCost(2e-5, None), 4, 8),
         gradient_ring=Ring(4, 23.5e9, 14e-6, 8.4e-6),
         gradient_collective="reduce_scatter",
+        tied_embedding_bytes=1e6,
+        tied_embedding_ring=Ring(2, 23.5e9, 14e-6, 8.4e-6),
         released_at_input_gradient=0.25,
         memory_limit_bytes=80e9,
         tokens_per_step=1e6,

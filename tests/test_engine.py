@@ -27,6 +27,7 @@ from pipesim.actions import RECEIVES, SENDS, Op
 from pipesim.costs.network.alpha_beta import Ring
 from pipesim.engine import simulate
 from pipesim.errors import DeadlockError
+from pipesim.evaluate import StepProgram
 from pipesim.graph import lower
 from pipesim.schedules import Shape, family, generate
 
@@ -297,6 +298,33 @@ def test_gradients_are_reduced_when_the_last_holder_is_there_and_then_all_ranks_
             everything_reduced = max(timeline.end_s[reduce])
             assert timeline.start_s[step].tolist() == [everything_reduced] * 2
             assert timeline.end_s[step].tolist() == [everything_reduced + 3, everything_reduced + 5]
+
+
+@pytest.mark.parametrize("num_replicas", [1, 3])
+def test_tied_embedding_is_reduced_once_both_its_ranks_have_their_gradients(num_replicas):
+    ring = Ring(2, Fraction(8), Fraction(1, 100), Fraction(1, 2))
+    costs = replace(
+        costs_of(3, gradient_sync_s=Fraction(1, 4)),
+        tied_embedding_bytes=Fraction(24),
+        tied_embedding_ring=ring,
+    )
+    # 1/2 base, 2 steps of 1/100, and the bytes once at 8 a second
+    seconds = Fraction(1, 2) + Fraction(2, 100) + Fraction(24, 8)
+    schedule = schedule_of("0F0 0B0", "1F0 1B0", "2F0 2B0")
+    timeline = simulate(lower(schedule, tied_embedding=True), costs, num_replicas=num_replicas)
+    for replica in range(num_replicas):
+        mine = timeline.select(timeline.replica == replica)
+        tied = mine.select(mine.op == Op.REDUCE_EMBEDDING)
+        reduced = mine.end_s[mine.op == Op.REDUCE_GRAD]
+        assert (tied.rank.tolist(), tied.stage.tolist()) == ([0, 2], [0, 2])
+        assert tied.start_s.tolist() == [max(reduced[0], reduced[2])] * 2 == [Fraction(37, 4)] * 2
+        assert tied.end_s.tolist() == [Fraction(37, 4) + seconds] * 2
+        assert mine.start_s[mine.op == Op.OPTIMIZER].tolist() == [tied.end_s[0]] * 3
+    compiled = StepProgram.of(schedule, tied_embedding=True).timeline(costs)
+    alone = timeline.select(timeline.replica == 0)
+    for op in (Op.REDUCE_EMBEDDING, Op.OPTIMIZER):
+        rows, expected = compiled.op == op, alone.op == op
+        assert compiled.end_s[rows] == pytest.approx(alone.end_s[expected].astype(float), rel=1e-15)
 
 
 def test_stage_held_twice_is_reduced_when_both_holders_are_there():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipesim.actions import RECEIVES, SENDS, Action, Op, Schedule
 from pipesim.errors import DeadlockError
-from pipesim.graph import lower
+from pipesim.graph import embedding_copies, lower
 from pipesim.schedules import Shape, generate
 
 RANDOM = st.randoms(use_true_random=False)
@@ -204,3 +204,26 @@ def test_a_deadlock_is_said_rather_than_waited_for():
     stuck = Schedule.from_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
     with pytest.raises(DeadlockError, match="rank 0: at 0B0, waits for 1B0"):
         lower(stuck)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_chunks", "expected"),
+    [
+        ("1f1b", 1, {0: 0, 3: 3}),
+        ("interleaved-1f1b", 2, {0: 0, 3: 7}),
+        ("zb-v", 2, {}),  # rank 0 has the first and the last stage, and needs one copy only
+        ("dualpipe", 1, {}),
+    ],
+)
+def test_ranks_with_a_copy_of_a_tied_embedding_add_up_its_gradients_before_the_optimizer(
+    name: str, num_chunks: int, expected: dict[int, int]
+) -> None:
+    schedule = generate(name, Shape(4, num_chunks, 8))
+    assert embedding_copies(schedule) == expected
+    lowered = lower(schedule, tied_embedding=True)
+    for rank in range(4):
+        last = lowered.actions_of(rank)[-2]
+        assert (last.op is Op.REDUCE_EMBEDDING) == (rank in expected)
+        if rank in expected:
+            assert last.stage == expected[rank]
+    assert embedding_copies(generate("1f1b", Shape(1, 1, 2))) == {}

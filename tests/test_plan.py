@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
+from pipesim.evaluate import StepProgram
 from pipesim.metrics import memory_by_row
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, families, family, generate
@@ -21,7 +22,6 @@ from pipesim.study.planning.budget import Budget, smallest_cluster
 from pipesim.study.planning.search import schedules_for_plan
 from pipesim.study.planning.space import Cut, chunk_counts, enumerate_cuts, recomputes, scenario_of
 from pipesim.study.planning.words import amount, main_losses, recommendation
-from pipesim.study.step_program import StepProgram
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 GPT3 = SCENARIOS / "gpt3-175b-h100.yaml"
@@ -112,7 +112,8 @@ def test_bounds_are_bounds(name):
                 continue
             chunks = bound.candidate.num_chunks
             costs = costs_of_cut(scenario, cut, chunks, level, 32)
-            program = StepProgram.of(generate(name, Shape(cut.pipeline, chunks, bound.num_microbatches)))
+            schedule = generate(name, Shape(cut.pipeline, chunks, bound.num_microbatches))
+            program = StepProgram.of(schedule, tied_embedding=costs.tied_embedding is not None)
             assert bound.least_step_s <= program.step_time_s(costs)
             peak = memory_by_row(program.schedule, costs).max()
             tight = scenario_from_mapping(

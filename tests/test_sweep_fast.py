@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from pipesim.actions import Op
 from pipesim.engine import simulate
 from pipesim.errors import PipesimError, ScenarioError
+from pipesim.evaluate import StepProgram
 from pipesim.graph import lower
 from pipesim.metrics import measure
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, families, generate
 from pipesim.study import simulate_scenario
 from pipesim.study.fast import ProgramCache, predict
-from pipesim.study.step_program import StepProgram
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 NUMBERS_OF_A_STEP = (
@@ -92,7 +92,7 @@ def test_every_schedule_on_real_costs_as_the_engine(name):
         found = predict(scenario, ProgramCache())
         assert_same(found.result.to_dict(), expected.to_dict())
         if found.evaluator == "compiled":
-            program = StepProgram.of(found.result.schedule)
+            program = program_of(found.result)
             assert program.step_time_s(found.result.costs) == pytest.approx(
                 expected.metrics.step_time_s, rel=1e-12
             )
@@ -123,6 +123,10 @@ def test_messages_that_meet_on_a_link_go_to_the_engine():
     assert predict(scenario_from_mapping(mapping), ProgramCache()).evaluator == "compiled"
 
 
+def program_of(result):
+    return StepProgram.of(result.schedule, tied_embedding=result.costs.tied_embedding is not None)
+
+
 @pytest.mark.parametrize("name", ["1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v"])
 def test_sends_that_block_as_the_engine(name):
     changes = [
@@ -137,7 +141,7 @@ def test_sends_that_block_as_the_engine(name):
     assert found.evaluator == ("engine" if name == "dualpipe-v" else "compiled")
     assert_same(found.result.to_dict(), expected.to_dict())
     if found.evaluator == "compiled":
-        program = StepProgram.of(found.result.schedule)
+        program = program_of(found.result)
         step_time_s = program.step_time_s(found.result.costs, sends_block=True)
         assert step_time_s == pytest.approx(expected.metrics.step_time_s, rel=1e-12)
 

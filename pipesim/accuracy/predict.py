@@ -13,7 +13,7 @@ from pipesim.costs import CostTable, build_costs
 from pipesim.costs.transformer.memory import stage_activations
 from pipesim.costs.transformer.model import layers_per_stage
 from pipesim.costs.transformer.setting import layer_setting
-from pipesim.evaluate import PreparedSchedule
+from pipesim.evaluate import StepProgram
 from pipesim.graph import held
 from pipesim.metrics import memory_by_row
 from pipesim.scenario import Scenario
@@ -24,7 +24,7 @@ class Predictor:
     """Predicts scenarios; keeps the schedules it has prepared."""
 
     def __init__(self) -> None:
-        self._prepared: dict[tuple[str, str], PreparedSchedule] = {}
+        self._programs: dict[tuple[str, str, bool], StepProgram] = {}
 
     def step_time_s(self, scenario: Scenario, *, steps_overlap: bool = False) -> float:
         """Predict the time of one step of the schedule that the scenario names.
@@ -42,23 +42,9 @@ class Predictor:
         PipesimError
             As for `pipesim.study.simulate_scenario`.
         """
-        prepared, costs = self._prepare(scenario)
-        schedule = prepared.schedule
-        spans = prepared.evaluate_costs(costs, sends_block=scenario.p2p_mode == "send-blocking")
-        start_s, end_s = np.asarray(spans.start), np.asarray(spans.end)
-        begin_s, ready_s, optimizer_s = [], [], []
-        for rank in range(schedule.num_ranks):
-            rows, stages = schedule.rows_of(rank), schedule.stages_of(rank)
-            sync_s = sum(float(costs.gradient_sync_s(stage)) for stage in stages)
-            begin_s.append(float(start_s[rows].min()))
-            ready_s.append(float(end_s[rows].max()) + sync_s)
-            optimizer_s.append(float(costs.optimizer_s[stages].sum()))
-        if steps_overlap:
-            return max(
-                ready + optimizer - begin
-                for ready, optimizer, begin in zip(ready_s, optimizer_s, begin_s, strict=True)
-            )
-        return max(ready_s) + max(optimizer_s) - min(begin_s)
+        program, costs = self._prepare(scenario)
+        sends_block = scenario.p2p_mode == "send-blocking"
+        return program.step_time_s(costs, sends_block=sends_block, steps_overlap=steps_overlap)
 
     def peak_memory_bytes(self, scenario: Scenario) -> float:
         """Predict the memory of the device that needs most.
@@ -68,8 +54,8 @@ class Predictor:
         PipesimError
             As for `step_time_s`.
         """
-        prepared, costs = self._prepare(scenario)
-        return float(memory_by_row(prepared.schedule, costs).max())
+        program, costs = self._prepare(scenario)
+        return float(memory_by_row(program.schedule, costs).max())
 
     def layer_activation_bytes(self, scenario: Scenario) -> float:
         """Predict what the layers of a device of the first rank keep in flight, without embedding and head.
@@ -82,15 +68,15 @@ class Predictor:
         assert scenario.model is not None
         assert scenario.cluster is not None
         assert scenario.efficiency is not None
-        prepared, costs = self._prepare(scenario)
-        schedule = prepared.schedule
+        program, costs = self._prepare(scenario)
+        schedule = program.schedule
         setting = layer_setting(scenario, scenario.model, scenario.cluster, scenario.efficiency)
         counts = layers_per_stage(scenario, setting, schedule.num_stages)
         kept = [stage_activations(setting, count, first=False, last=False).held for count in counts]
         in_flight = held(schedule, np.array(kept), costs.released_at_input_gradient)
         return float(in_flight[schedule.rows_of(0)].max())
 
-    def _prepare(self, scenario: Scenario) -> tuple[PreparedSchedule, CostTable]:
+    def _prepare(self, scenario: Scenario) -> tuple[StepProgram, CostTable]:
         chosen = family(scenario.schedule.name or "")
         options = dict(scenario.schedule.options)
         if scenario.parallel.microbatch_group_size is not None and "microbatch_group_size" in chosen.options:
@@ -102,9 +88,10 @@ class Predictor:
             options=options,
         )
         costs = build_costs(scenario, num_chunks=shape.num_chunks)
+        tied = costs.tied_embedding is not None
         if chosen.needs_costs:
-            return PreparedSchedule.of(generate(chosen.name, shape, costs)), costs
-        key = (chosen.name, str(shape))
-        if key not in self._prepared:
-            self._prepared[key] = PreparedSchedule.of(generate(chosen.name, shape))
-        return self._prepared[key], costs
+            return StepProgram.of(generate(chosen.name, shape, costs), tied_embedding=tied), costs
+        key = (chosen.name, str(shape), tied)
+        if key not in self._programs:
+            self._programs[key] = StepProgram.of(generate(chosen.name, shape), tied_embedding=tied)
+        return self._programs[key], costs

@@ -49,7 +49,8 @@ _OPTIONAL_SCALARS = (
 _PARTS = ("forward_parts_s", "backward_parts_s")
 _COLLECTIVES: tuple[GradientCollective, ...] = get_args(GradientCollective)
 _OPTIONAL_ARRAYS = ("overlapped_pair_s", "expert_share")
-_RINGS = ("gradient_ring", "expert_ring")
+_RINGS = ("gradient_ring", "expert_ring", "tied_embedding_ring")
+_NUMBERS = ("overlap_slowdown", "tied_embedding_bytes")
 _EVIDENCE = "calibration"
 _OF_THE_CLUSTER = ("fabric", "gradient_buckets", "of_ranks")
 """A file holds what ranks and links cost, not the cluster that they were worked out for."""
@@ -147,8 +148,9 @@ def read_cost_table(path: str | Path) -> CostTable:
         if released > 1:
             raise source.error("released_at_input_gradient", f"found {released}; a share is at most 1")
         values["released_at_input_gradient"] = released
-    if "overlap_slowdown" in content:
-        values["overlap_slowdown"] = source.number(content["overlap_slowdown"], "overlap_slowdown")
+    for key in _NUMBERS:
+        if key in content:
+            values[key] = source.number(content[key], key)
     if "gradient_collective" in content:
         values["gradient_collective"] = content["gradient_collective"]
         if content["gradient_collective"] not in _COLLECTIVES:

@@ -74,7 +74,12 @@ class CostTable:
     expert_ring : Ring, optional
         Ring of the devices that hold the same experts; None where there is one of each.
     fixed_sync_s : Array
-        Synchronisation a stage pays whatever the ring: a stated time, or the all-reduce of tied embeddings.
+        Synchronisation a stage pays whatever the ring.
+    tied_embedding_bytes : Number
+        Gradients of an embedding that the first and the last stage have in common.
+    tied_embedding_ring : Ring, optional
+        Ring of the ranks that add them up, once both have synchronised theirs; None: stages have no
+        parameters in common.
     optimizer_s : Array
         Optimizer step of a stage.
     weight_bytes, optimizer_bytes, activation_bytes, working_bytes : Array
@@ -120,6 +125,8 @@ class CostTable:
     gradient_buckets: npt.NDArray[np.intp] | None = None
     expert_share: Array | None = None
     expert_ring: Ring | None = None
+    tied_embedding_bytes: Number = 0
+    tied_embedding_ring: Ring | None = None
     released_at_input_gradient: Number = 0
     overlap_slowdown: Number = 0
     memory_limit_bytes: float | None = None
@@ -171,6 +178,12 @@ class CostTable:
     def p2p(self, src_rank: int, dst_rank: int) -> LinkCost:
         """Link from one rank to another."""
         return self.point_to_point.between(src_rank, dst_rank)
+
+    @property
+    def tied_embedding(self) -> Collective | None:
+        """All-reduce of the gradients of a tied embedding."""
+        ring = self.tied_embedding_ring
+        return None if ring is None else all_reduce(self.tied_embedding_bytes, ring)
 
     def gradient_sync_s(self, stage: int) -> Number:
         """Seconds to synchronise one stage's gradients (and sharded weights) on an idle network."""

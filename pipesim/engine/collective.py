@@ -121,3 +121,22 @@ class GradientSync:
         yield self.buckets[-1].ended
         if self._gather is not None:
             yield self._gather.join()
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """What ends a step, for all ranks of all replicas.
+
+    Parameters
+    ----------
+    reductions : dict of int to GradientSync
+        Gradient synchronisation of each stage.
+    embedding : Collective
+        All-reduce of a tied embedding, of the ranks that have it.
+    optimizer_barrier : Collective
+        The optimizer waits for the norm of every gradient.
+    """
+
+    reductions: dict[int, GradientSync]
+    embedding: Collective
+    optimizer_barrier: Collective

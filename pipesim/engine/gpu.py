@@ -9,7 +9,7 @@ import simpy
 
 from pipesim.actions import Op
 from pipesim.engine.clock import Clock
-from pipesim.engine.collective import Collective, GradientSync
+from pipesim.engine.collective import StepEnd
 from pipesim.engine.link import Mail
 from pipesim.engine.pace import Pace
 from pipesim.engine.program import (
@@ -42,10 +42,8 @@ class Gpu:
         Which of them this is.
     mail : Mail
         The messages of the replica.
-    reductions : dict of int to GradientSync
-        Gradient synchronisation of each stage, shared by the replicas.
-    optimizer_barrier : Collective
-        All ranks of all replicas: the optimizer waits for the norm of every gradient.
+    step_end : StepEnd
+        What ends the step, shared by the replicas.
     pace : Pace
         How fast it computes beside collectives.
     start_s, end_s : list
@@ -60,8 +58,7 @@ class Gpu:
         program: Program,
         rank: int,
         mail: Mail,
-        reductions: dict[int, GradientSync],
-        optimizer_barrier: Collective,
+        step_end: StepEnd,
         start_s: list[Any],
         end_s: list[Any],
         pace: Pace,
@@ -71,8 +68,7 @@ class Gpu:
         self.program = program
         self.rows = range(int(program.schedule.offsets[rank]), int(program.schedule.offsets[rank + 1]))
         self.mail = mail
-        self.reductions = reductions
-        self.optimizer_barrier = optimizer_barrier
+        self.step_end = step_end
         self.start_s = start_s
         self.end_s = end_s
         self.pace = pace
@@ -132,7 +128,7 @@ class Gpu:
     def _compute_beside_collectives(self, row: int) -> Process:
         """Compute in as many parts as the row completes buckets of gradients; each leaves when complete."""
         stage = self.program.reduces.get(row)
-        buckets = () if stage is None else self.reductions[stage].buckets
+        buckets = () if stage is None else self.step_end.reductions[stage].buckets
         num_parts = len(buckets) or 1
         self.start_s[row] = self.clock.now
         for part in range(num_parts):
@@ -176,13 +172,16 @@ class Gpu:
         self.at = None
 
     def _end_step(self, row: int) -> Process:
-        schedule = self.program.schedule
+        schedule, step_end = self.program.schedule, self.step_end
         if schedule.op[row] == Op.REDUCE_GRAD:
-            reduction = self.reductions[int(schedule.stage[row])]
+            reduction = step_end.reductions[int(schedule.stage[row])]
             yield from reduction.finish()
             self.start_s[row], self.end_s[row] = reduction.started_s, reduction.ended_s
+        elif schedule.op[row] == Op.REDUCE_EMBEDDING:
+            yield step_end.embedding.join()
+            self.start_s[row], self.end_s[row] = step_end.embedding.started_s, step_end.embedding.ended_s
         else:
-            yield self.optimizer_barrier.join()
+            yield step_end.optimizer_barrier.join()
             self.start_s[row] = self.clock.now
             yield self.clock.timeout(self.program.duration_s[row])
             self.end_s[row] = self.clock.now

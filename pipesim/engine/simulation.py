@@ -11,7 +11,7 @@ import numpy.typing as npt
 from pipesim.actions import Op, Schedule
 from pipesim.costs import CostTable
 from pipesim.engine.clock import Clock
-from pipesim.engine.collective import Collective, GradientSync
+from pipesim.engine.collective import Collective, GradientSync, StepEnd
 from pipesim.engine.gpu import Gpu
 from pipesim.engine.link import Mail
 from pipesim.engine.network import NetworkMode
@@ -78,17 +78,20 @@ def simulate(
     paces = [
         [Pace(clock, costs.overlap_slowdown) for _ in range(schedule.num_ranks)] for _ in range(num_replicas)
     ]
-    reductions = {stage: _gradient_sync(clock, wires, stage, paces) for stage in wires.holders}
+    alone_s, transfers = wires.embedding_transfers()
     meeting_s = 0 if costs.host is None else costs.host.meeting_s
-    barrier = Collective(clock, num_replicas * schedule.num_ranks, meeting_s)
+    step_end = StepEnd(
+        {stage: _gradient_sync(clock, wires, stage, paces) for stage in wires.holders},
+        Collective(clock, num_replicas * len(wires.with_copies), alone_s, transfers),
+        Collective(clock, num_replicas * schedule.num_ranks, meeting_s),
+    )
     gap_s = 0 if costs.host is None else costs.host.per_action_s
     replicas = [
         _Replica(
             clock,
             program.with_its_own(_of_replica(durations, replica), _of_replica(byte_factors, replica)),
             wires.links(program, replica),
-            reductions,
-            barrier,
+            step_end,
             paces[replica],
             p2p,
             gap_s,
@@ -135,8 +138,7 @@ class _Replica:
         clock: Clock,
         program: Program,
         links: list[LinkMaker],
-        reductions: dict[int, GradientSync],
-        barrier: Collective,
+        step_end: StepEnd,
         paces: Sequence[Pace],
         p2p: P2pMode,
         gap_s: Any,
@@ -151,8 +153,7 @@ class _Replica:
                 program,
                 rank,
                 self.mail,
-                reductions,
-                barrier,
+                step_end,
                 self.start_s,
                 self.end_s,
                 paces[rank],
@@ -208,6 +209,8 @@ def _timeline(program: Program, replicas: list[_Replica], costs: CostTable) -> T
         nbytes[rows] = program.message_bytes
     reduced = schedule.op == Op.REDUCE_GRAD
     nbytes[reduced] = costs.gradient_bytes[schedule.stage[reduced]]
+    if costs.tied_embedding is not None:
+        nbytes[schedule.op == Op.REDUCE_EMBEDDING] = costs.tied_embedding.nbytes
 
     def repeated(column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return np.tile(column, num_replicas)

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipesim.actions import Op
 from pipesim.costs import CostTable
-from pipesim.costs.network.alpha_beta import LinkCost, Number
+from pipesim.costs.network.alpha_beta import Collective, LinkCost, Number
 from pipesim.costs.network.fabric import Flow, UnlikeReplicasError
 from pipesim.costs.network.traffic import Reduction, Traffic
 from pipesim.costs.table import SyncStep
@@ -51,6 +51,9 @@ class Wires:
         self.costs = costs
         self.mode = mode
         self.holders = _holders(program)
+        schedule = program.schedule
+        self.with_copies: list[int] = schedule.rank[schedule.op == Op.REDUCE_EMBEDDING].tolist()
+        """Ranks with a copy of a tied embedding."""
         self._traffic = None if mode == "ideal" else self._all_traffic(program, num_replicas)
         self.network: Network | None = None
         if self._traffic is not None and mode != "ideal":
@@ -75,10 +78,17 @@ class Wires:
 
     def transfers(self, stage: int, steps: Iterable[SyncStep]) -> tuple[Any, list[Transfer]]:
         """Time of the collectives of a stage that nothing can disturb, and the transfers of the others."""
+        return self._transfers((_reduction_key(stage, step), step.collective) for step in steps)
+
+    def embedding_transfers(self) -> tuple[Any, list[Transfer]]:
+        """Return the same of the all-reduce of a tied embedding."""
+        collective = self.costs.tied_embedding
+        return self._transfers([] if collective is None else [(Op.REDUCE_EMBEDDING, collective)])
+
+    def _transfers(self, collectives: Iterable[tuple[Hashable, Collective]]) -> tuple[Any, list[Transfer]]:
         fixed_s: Any = 0
         transfers = []
-        for step in steps:
-            collective, key = step.collective, _reduction_key(stage, step)
+        for key, collective in collectives:
             flow = None if self._traffic is None else self._traffic.reductions.get(key)
             if flow is None or self.network is None or not flow.loads:
                 fixed_s += collective.seconds
@@ -105,6 +115,9 @@ class Wires:
             for share in {1, bucket_share(self.costs, stage)}
             for step in self.costs.sync_steps(stage, share)
         }
+        if self.with_copies and self.costs.tied_embedding is not None:
+            bytes_per_s = self.costs.tied_embedding.bytes_per_s
+            reductions[Op.REDUCE_EMBEDDING] = Reduction(self.with_copies, bytes_per_s, between_ranks=True)
         return fabric.traffic(program.link_ranks, reductions, one_replica_for_all=one_for_all)
 
     def _own_wires(self, program: Program, num_replicas: int) -> Traffic:

@@ -3,7 +3,7 @@
 from pipesim.graph.dependencies import NONE, Dependencies, dependencies, linear_extension
 from pipesim.graph.grid import format_grid
 from pipesim.graph.in_flight import held, peak_in_flight
-from pipesim.graph.lowering import lower
+from pipesim.graph.lowering import embedding_copies, lower
 from pipesim.graph.rendezvous import TRANSPORTS, Transport, find_hang, needed_transport
 from pipesim.graph.validation import validate
 
@@ -13,6 +13,7 @@ __all__ = [
     "Dependencies",
     "Transport",
     "dependencies",
+    "embedding_copies",
     "find_hang",
     "format_grid",
     "held",

@@ -11,7 +11,9 @@ from pipesim.actions import BoolArray, IntArray, Op, Schedule
 from pipesim.graph.dependencies import NONE, Dependencies, dependencies, linear_extension
 
 
-def lower(schedule: Schedule, *, receive: Literal["early", "late"] = "early") -> Schedule:
+def lower(
+    schedule: Schedule, *, receive: Literal["early", "late"] = "early", tied_embedding: bool = False
+) -> Schedule:
     """Add what follows from the computations: sends, receives, gradient reduction, optimizer.
 
     Parameters
@@ -22,6 +24,8 @@ def lower(schedule: Schedule, *, receive: Literal["early", "late"] = "early") ->
         ``early`` puts a receive where the peer stands when its message is sent, as torch does: safe for
         transports that match messages by order. ``late`` puts it right before its consumer, where a blocking
         transfer is called for.
+    tied_embedding : bool
+        The first and the last stage have one embedding in common; see `embedding_copies`.
 
     Returns
     -------
@@ -36,7 +40,8 @@ def lower(schedule: Schedule, *, receive: Literal["early", "late"] = "early") ->
     needs = dependencies(schedule)
     place = _receives_early if receive == "early" else _receives_late
     orders = place(schedule, needs)
-    tables = [_with_step_end(schedule, rank, rows) for rank, rows in enumerate(orders)]
+    copies = embedding_copies(schedule) if tied_embedding else {}
+    tables = [_with_step_end(schedule, rank, rows, copies.get(rank)) for rank, rows in enumerate(orders)]
     op, stage, microbatch, part, joined = (np.ascontiguousarray(c) for c in np.concatenate(tables).T)
     return replace(
         schedule,
@@ -47,6 +52,18 @@ def lower(schedule: Schedule, *, receive: Literal["early", "late"] = "early") ->
         slice=part,
         joined=joined.astype(np.bool_),
     )
+
+
+def embedding_copies(schedule: Schedule) -> dict[int, int]:
+    """Ranks with a copy of a tied embedding, and the stage, first or last, that has it.
+
+    None where every one of them holds both stages, as in V placements: they need one copy only.
+    """
+    ends = {0, schedule.num_stages - 1}
+    held = {rank: ends.intersection(schedule.stages_of(rank)) for rank in range(schedule.num_ranks)}
+    if all(stages in (ends, set()) for stages in held.values()):
+        return {}
+    return {rank: min(stages) for rank, stages in held.items() if stages}
 
 
 _COMPUTE, _SEND, _RECEIVE = 0, 1, 2
@@ -113,7 +130,9 @@ def _units(rows: slice, joined: list[bool]) -> list[tuple[int, ...]]:
     return units
 
 
-def _with_step_end(schedule: Schedule, rank: int, order: list[tuple[int, int]]) -> IntArray:
+def _with_step_end(
+    schedule: Schedule, rank: int, order: list[tuple[int, int]], embedding_stage: int | None
+) -> IntArray:
     kind, row = np.array(order, dtype=np.int32).T
     op = schedule.op[row]
     op = np.where(kind == _SEND, np.where(op == Op.F, Op.SEND_F, Op.SEND_B), op)
@@ -122,5 +141,7 @@ def _with_step_end(schedule: Schedule, rank: int, order: list[tuple[int, int]]) 
     body = np.stack([op, schedule.stage[row], schedule.microbatch[row], schedule.slice[row], joined], axis=1)
     stages = schedule.stages_of(rank)
     reductions = [(Op.REDUCE_GRAD, stage, NONE, 0, 0) for stage in reversed(stages)]
+    if embedding_stage is not None:
+        reductions.append((Op.REDUCE_EMBEDDING, embedding_stage, NONE, 0, 0))
     step_end = [*reductions, (Op.OPTIMIZER, stages[0], NONE, 0, 0)]
     return np.concatenate([body, np.array(step_end, dtype=np.int32)])

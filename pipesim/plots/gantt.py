@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
 from matplotlib.patches import Patch
 
-from pipesim.actions import Op
+from pipesim.actions import REDUCTIONS, Op
 from pipesim.plots.canvas import COLOURS, IDLE, OP_WORDS, OPTIMIZER, SYNC, new_figure, save, shade
 from pipesim.timeline import Timeline
 
@@ -51,18 +51,18 @@ def plot_gantt(timelines: Sequence[tuple[str, Timeline]], path: str | Path) -> N
     patches = [Patch(color=COLOURS[op], label=OP_WORDS[op]) for op in COLOURS if op in used]
     patches += [
         Patch(color=colour, label=words)
-        for op, colour, words in (
-            (Op.REDUCE_GRAD, SYNC, "gradient synchronisation"),
-            (Op.OPTIMIZER, OPTIMIZER, "optimizer"),
+        for ops, colour, words in (
+            (REDUCTIONS, SYNC, "gradient synchronisation"),
+            ((Op.OPTIMIZER,), OPTIMIZER, "optimizer"),
         )
-        if any(_lasting(timeline, op).any() for _, timeline in timelines)
+        if any(_lasting(timeline, ops).any() for _, timeline in timelines)
     ]
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), fontsize=8, frameon=False)
     save(figure, path)
 
 
-def _lasting(timeline: Timeline, op: Op) -> np.ndarray:
-    lasting: np.ndarray = (timeline.op == op) & (timeline.end_s > timeline.start_s)
+def _lasting(timeline: Timeline, ops: tuple[Op, ...]) -> np.ndarray:
+    lasting: np.ndarray = np.isin(timeline.op, ops) & (timeline.end_s > timeline.start_s)
     return lasting
 
 
@@ -77,8 +77,8 @@ def _draw(axis: Axes, timeline: Timeline, longest: float) -> None:
     compute = timeline.select(timeline.compute)
     inches = (compute.end_s - compute.start_s).astype(float) / longest * WIDTH_INCHES * 0.93
     _boxes(axis, compute, inches)
-    for op, colour in ((Op.REDUCE_GRAD, SYNC), (Op.OPTIMIZER, OPTIMIZER)):
-        rows = timeline.select(_lasting(timeline, op))
+    for ops, colour in ((REDUCTIONS, SYNC), ((Op.OPTIMIZER,), OPTIMIZER)):
+        rows = timeline.select(_lasting(timeline, ops))
         if len(rows):
             corners = _corners(rows, np.zeros(len(rows)), np.ones(len(rows)))
             axis.add_collection(PolyCollection(list(corners), facecolors=colour))

@@ -13,10 +13,10 @@ from typing import Literal
 from pipesim.actions import Schedule
 from pipesim.costs import CostTable
 from pipesim.errors import ScenarioError
+from pipesim.evaluate.step_program import StepProgram
 from pipesim.scenario import Scenario
 from pipesim.schedules import Shape, family, generate
 from pipesim.study.run import Engine, Result, simulate_scenario
-from pipesim.study.step_program import StepProgram
 from pipesim.timeline import Timeline
 
 Evaluator = Literal["compiled", "engine"]
@@ -44,19 +44,24 @@ class ProgramCache:
             See `pipesim.schedules.generate`.
         """
         if family(name).needs_costs:
-            return StepProgram.of(generate(name, shape, costs))
+            return _program(generate(name, shape, costs), costs)
         options = repr(sorted(shape.options.items()))
-        key = (name, shape.num_ranks, shape.num_chunks, shape.num_microbatches, options)
+        tied = costs.tied_embedding is not None
+        key = (name, shape.num_ranks, shape.num_chunks, shape.num_microbatches, options, tied)
         if key in self._programs:
             self._programs.move_to_end(key)
             return self._programs[key]
-        program = StepProgram.of(generate(name, shape, costs))
+        program = _program(generate(name, shape, costs), costs)
         self._programs[key] = program
         self._num_rows += len(program.schedule.op)
         while self._num_rows > self.max_rows and len(self._programs) > 1:
             _, dropped = self._programs.popitem(last=False)
             self._num_rows -= len(dropped.schedule.op)
         return program
+
+
+def _program(schedule: Schedule, costs: CostTable) -> StepProgram:
+    return StepProgram.of(schedule, tied_embedding=costs.tied_embedding is not None)
 
 
 class CompiledEvaluator(Engine):
@@ -90,7 +95,7 @@ class CompiledEvaluator(Engine):
         if self.evaluator != "engine" and plain:
             program = self._program
             if program is None or program.schedule is not schedule:
-                program = StepProgram.of(schedule)
+                program = _program(schedule, costs)
             timeline = program.timeline(costs, sends_block=sends_block)
             ideal = scenario.network_mode == "ideal" and costs.gradient_buckets is None
             alone = self.evaluator == "compiled" or ideal

@@ -145,7 +145,7 @@ class Engine:
         Where one replica cannot stand for all of them, all are simulated and the slowest is returned.
         """
         receive: Literal["early", "late"] = "late" if scenario.p2p_mode == "blocking" else "early"
-        lowered = lower(schedule, receive=receive)
+        lowered = lower(schedule, receive=receive, tied_embedding=costs.tied_embedding is not None)
         run = partial(simulate, lowered, costs, p2p=scenario.p2p_mode, network=scenario.network_mode)
         jitter, num_replicas = scenario.jitter, scenario.parallel.data
         if jitter is None or not jitter.random:

@@ -198,11 +198,14 @@ def _shared_rates(cluster: Cluster, parallel: Parallel, *, of_experts: bool) -> 
     return slowest(True), slowest(False)
 
 
-def tied_embedding_ring(cluster: Cluster, parallel: Parallel) -> Ring:
-    """Ring of the first and the last pipeline rank, which both hold a tied embedding."""
-    shared = pipeline_links(cluster, parallel).same_node(0, parallel.pipeline - 1)
-    link = cluster.intra_node if shared else cluster.inter_node
-    return Ring(2, link.bytes_per_s, link.hop_latency_s, BASE_LATENCY_S)
+def tied_embedding_ring(cluster: Cluster, parallel: Parallel) -> Ring | None:
+    """Ring of the first and the last pipeline rank, which both hold a tied embedding; None of one rank."""
+    if parallel.pipeline == 1:
+        return None
+    links, last = pipeline_links(cluster, parallel), parallel.pipeline - 1
+    kind = cluster.intra_node if links.same_node(0, last) else cluster.inter_node
+    bytes_per_s = links.between(0, last).bytes_per_s or kind.bytes_per_s
+    return Ring(2, bytes_per_s, kind.hop_latency_s, BASE_LATENCY_S)
 
 
 def pipeline_links(cluster: Cluster, parallel: Parallel) -> PointToPoint:

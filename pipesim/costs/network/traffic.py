@@ -57,6 +57,11 @@ class Fabric:
         of_rank = [self._devices(axes, last=members, pp=rank).reshape(-1, num_members) for rank in ranks]
         return self.wiring.rings(np.concatenate(of_rank, axis=1).tolist())
 
+    def between_ranks(self, *ranks: int) -> Demand:
+        """Rings of the ranks' devices, in every replica each device with its partners on the other ranks."""
+        of_rank = [self._devices(self.axes, pp=rank).ravel() for rank in ranks]
+        return self.wiring.rings(np.stack(of_rank, axis=1).tolist())
+
     @staticmethod
     def _devices(axes: Axes, last: Collection[str] = (), **fixed: int) -> npt.NDArray[np.intp]:
         """Devices with some coordinates fixed; the axes in `last` become the last of the array."""
@@ -83,7 +88,7 @@ class Fabric:
         routes : iterable of (int, int)
             Source and destination rank of messages.
         reductions : mapping of key to Reduction
-            Collectives over the replicas.
+            Collectives, over the replicas or between ranks.
         one_replica_for_all : bool
             Keep the messages of replica 0 only, as loads of all replicas, which do the same at the same time.
 
@@ -115,8 +120,11 @@ class Fabric:
         )
 
     def _of_ranks(self, reduction: Reduction) -> Demand:
-        """Rings of the ranks that hold a stage; where switches add up, fewer bytes pass the wires."""
-        on_rings = self.reduction(*reduction.ranks, of_experts=reduction.of_experts)
+        """Rings of a collective's devices; where switches add up, fewer bytes pass the wires."""
+        if reduction.between_ranks:
+            on_rings = self.between_ranks(*reduction.ranks)
+        else:
+            on_rings = self.reduction(*reduction.ranks, of_experts=reduction.of_experts)
         loads, weight = on_rings.loads, on_rings.weight
         by_rings = self.wiring.alone_bytes_per_s(on_rings)
         if by_rings is None or reduction.bytes_per_s <= by_rings:
@@ -127,11 +135,15 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """A collective over the replicas of the ranks that hold a stage; `bytes_per_s` is its rate alone."""
+    """A collective over all replicas of some ranks; `bytes_per_s` is its rate alone.
+
+    Between ranks the replicas do it side by side, each for itself.
+    """
 
     ranks: Sequence[int]
     bytes_per_s: Number
     of_experts: bool = False
+    between_ranks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

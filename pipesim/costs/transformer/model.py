@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.costs.network.alpha_beta import all_reduce_s
 from pipesim.costs.network.topology import (
     data_ring,
     expert_data_ring,
@@ -128,7 +127,9 @@ def model_costs(
         gradient_collective=_COLLECTIVE_AT_END[scenario.optimizer],
         expert_share=experts / parameters if parallel.expert > 1 else None,
         expert_ring=sharding.expert_ring if parallel.expert > 1 else None,
-        fixed_sync_s=_tied_embedding_sync_s(scenario, model, cluster, num_stages),
+        fixed_sync_s=np.zeros(num_stages),
+        tied_embedding_bytes=embedding_parameters(model).split / parallel.tensor * precision.gradient_bytes,
+        tied_embedding_ring=tied_embedding_ring(cluster, parallel) if model.tie_word_embeddings else None,
         optimizer_s=updated * (_OPTIMIZER_TRAFFIC_BYTES / setting.rates.memory_bytes_per_s)
         + efficiency.step_overhead_s / num_chunks,
         weight_bytes=shared_out(("zero3",)) * precision.weight_bytes,
@@ -297,15 +298,3 @@ def _gradient_buckets(scenario: Scenario, parameters: FloatArray) -> npt.NDArray
             key="parallel.gradient_bucket",
         )
     return buckets.astype(np.intp)
-
-
-def _tied_embedding_sync_s(
-    scenario: Scenario, model: Transformer, cluster: Cluster, num_stages: int
-) -> FloatArray:
-    """First and last stage add up their gradients of one and the same embedding."""
-    seconds = np.zeros(num_stages)
-    parallel = scenario.parallel
-    if model.tie_word_embeddings and parallel.pipeline > 1:
-        shared = embedding_parameters(model).split / parallel.tensor * scenario.precision.gradient_bytes
-        seconds[[0, -1]] = float(all_reduce_s(shared, tied_embedding_ring(cluster, parallel)))
-    return seconds

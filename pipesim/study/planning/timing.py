@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 from pipesim.actions import Schedule
 from pipesim.costs.copies import with_mirrored_copies
+from pipesim.evaluate.step_program import StepProgram
 from pipesim.metrics import memory_by_row
 from pipesim.scenario import Scenario
 from pipesim.schedules import Shape, family
 from pipesim.study.planning.bounds import DOES_NOT_FIT, Bound, costs_of_cut
 from pipesim.study.planning.space import Candidate
-from pipesim.study.step_program import StepProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,13 @@ def _time_shape(task: ShapeTask) -> ShapeTimes:
         )
         for one in (bound.candidate for bound in task.bounds)
     }
+    tied_embedding = any(table.tied_embedding is not None for table in costs.values())
     timed: list[Timed] = []
     num_too_large = 0
     for name, candidates in by_schedule.items():
         # The shape's rules have been checked, and what the registry makes of it is valid, as tests say.
-        program = StepProgram.of(Schedule.from_orders(name, family(name).order(shape)))
+        schedule = Schedule.from_orders(name, family(name).order(shape))
+        program = StepProgram.of(schedule, tied_embedding=tied_embedding)
         sends_block = task.scenario.p2p_mode == "send-blocking" and not program.schedule.joined.any()
         for candidate in candidates:
             table = costs[candidate.cut, candidate.recompute]

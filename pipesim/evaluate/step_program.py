@@ -15,9 +15,9 @@ import numpy.typing as npt
 from pipesim.actions import IntArray, Op, Schedule
 from pipesim.costs import CostTable
 from pipesim.costs.rows import message_bytes
-from pipesim.evaluate import PreparedSchedule
-from pipesim.graph import NONE
-from pipesim.study.contention import wires_contend
+from pipesim.evaluate.contention import wires_contend
+from pipesim.evaluate.prepared import PreparedSchedule
+from pipesim.graph import NONE, embedding_copies
 from pipesim.timeline import Timeline
 
 FloatArray = npt.NDArray[np.float64]
@@ -34,7 +34,7 @@ class StepProgram:
     columns : tuple of IntArray
         Rank, op, stage, microbatch and slice of each row of the timeline: computations, sends behind them,
         and the reductions and the optimizer of each rank at its end.
-    compute_rows, send_rows, reduce_rows, optimizer_rows : IntArray
+    compute_rows, send_rows, reduce_rows, embedding_rows, optimizer_rows : IntArray
         Where each kind stands in the columns.
     receiver : IntArray
         Row of the schedule that waits for each send.
@@ -47,13 +47,14 @@ class StepProgram:
     compute_rows: IntArray
     send_rows: IntArray
     reduce_rows: IntArray
+    embedding_rows: IntArray
     optimizer_rows: IntArray
     receiver: IntArray
     stages: tuple[IntArray, ...]
 
     @classmethod
-    def of(cls, schedule: Schedule) -> StepProgram:
-        """Lay out a valid compute-only schedule.
+    def of(cls, schedule: Schedule, *, tied_embedding: bool = False) -> StepProgram:
+        """Lay out a valid compute-only schedule; the parameters are those of `pipesim.graph.lower`.
 
         Raises
         ------
@@ -68,38 +69,44 @@ class StepProgram:
         sender = producer[receiver]
         stages = tuple(np.array(schedule.stages_of(rank)[::-1], np.int32) for rank in range(num_ranks))
         num_reductions = [len(of_rank) for of_rank in stages]
+        copies = embedding_copies(schedule) if tied_embedding else {}
+        with_copy = np.array(list(copies), np.int32)
         ranks, last_row = np.arange(num_ranks), schedule.offsets[1:] - 1
         # Sorted by the row that each one follows; both messages of a pair follow its second row.
         parts = (
             np.arange(num_rows),
             sender + schedule.joined[sender],
             np.repeat(last_row, num_reductions),
+            last_row[with_copy],
             last_row,
         )
         sizes = [len(part) for part in parts]
-        after, kind = np.concatenate(parts), np.repeat(np.arange(4), sizes)
+        after, kind = np.concatenate(parts), np.repeat(np.arange(5), sizes)
         of_send = np.where(schedule.op[sender] == Op.F, Op.SEND_F, Op.SEND_B)
-        of_reduction, of_optimizer = np.full(sizes[2], Op.REDUCE_GRAD), np.full(sizes[3], Op.OPTIMIZER)
-        none, zero = np.full(sizes[2] + sizes[3], NONE), np.zeros(sizes[2] + sizes[3], np.int32)
+        of_step_end = np.repeat([Op.REDUCE_GRAD, Op.REDUCE_EMBEDDING, Op.OPTIMIZER], sizes[2:])
+        none, zero = np.full(len(of_step_end), NONE), np.zeros(len(of_step_end), np.int32)
         first_stages = np.array([of_rank[-1] for of_rank in stages])
         rank, stage = schedule.rank, schedule.stage
         columns: tuple[tuple[npt.NDArray[np.integer[Any]], ...], ...] = (
-            (rank, rank[sender], np.repeat(ranks, num_reductions), ranks),
-            (schedule.op, of_send, of_reduction, of_optimizer),
-            (stage, stage[sender], *stages, first_stages),
+            (rank, rank[sender], np.repeat(ranks, num_reductions), with_copy, ranks),
+            (schedule.op, of_send, of_step_end),
+            (stage, stage[sender], *stages, np.array(list(copies.values()), np.int32), first_stages),
             (schedule.microbatch, schedule.microbatch[sender], none),
             (schedule.slice, schedule.slice[sender], zero),
         )
         order = np.lexsort((kind, after))
         place = np.empty(len(order), np.int32)
         place[order] = np.arange(len(order), dtype=np.int32)
-        compute_rows, send_rows, reduce_rows, optimizer_rows = np.split(place, np.cumsum(sizes)[:-1])
+        compute_rows, send_rows, reduce_rows, embedding_rows, optimizer_rows = np.split(
+            place, np.cumsum(sizes)[:-1]
+        )
         return cls(
             prepared=prepared,
             columns=tuple(np.concatenate(column).astype(np.int32)[order] for column in columns),
             compute_rows=compute_rows,
             send_rows=send_rows,
             reduce_rows=reduce_rows,
+            embedding_rows=embedding_rows,
             optimizer_rows=optimizer_rows,
             receiver=receiver,
             stages=stages,
@@ -125,7 +132,8 @@ class StepProgram:
         compute_start, compute_end = np.asarray(spans.start), np.asarray(spans.end)
         sender = self.prepared.needs.producer[self.receiver]
         sync_start, sync_end = self._reductions(costs, self._free_s(costs, compute_end, sends_block))
-        ready = max([float(compute_end.max()), *(ends[-1] for ends in sync_end)])
+        embedding_start, embedding_end = self._embedding(costs, sync_end)
+        ready = max([float(compute_end.max()), *(ends[-1] for ends in sync_end), embedding_end])
         rank, op, stage, microbatch, part = self.columns
         start, end, nbytes = np.empty(len(op)), np.empty(len(op)), np.zeros(len(op))
         start[self.compute_rows], end[self.compute_rows] = compute_start, compute_end
@@ -134,6 +142,9 @@ class StepProgram:
         nbytes[self.send_rows] = message_bytes(schedule, costs)[self._boundaries(sender)]
         start[self.reduce_rows], end[self.reduce_rows] = np.concatenate(sync_start), np.concatenate(sync_end)
         nbytes[self.reduce_rows] = costs.gradient_bytes[stage[self.reduce_rows]]
+        start[self.embedding_rows], end[self.embedding_rows] = embedding_start, embedding_end
+        if costs.tied_embedding is not None:
+            nbytes[self.embedding_rows] = costs.tied_embedding.nbytes
         start[self.optimizer_rows] = ready
         end[self.optimizer_rows] = ready + np.array(self.optimizer_s(costs))
         return Timeline(
@@ -150,13 +161,26 @@ class StepProgram:
             nbytes=nbytes,
         )
 
-    def step_time_s(self, costs: CostTable, *, sends_block: bool = False) -> float:
-        """Seconds of the step and nothing else; what `measure` says of `timeline`."""
+    def step_time_s(
+        self, costs: CostTable, *, sends_block: bool = False, steps_overlap: bool = False
+    ) -> float:
+        """Seconds of the step and nothing else; what `measure` says of `timeline`.
+
+        Where steps overlap, a rank begins the next one when its own part of this one is done, as with the
+        zero-bubble paper's optimizer, which validates gradients afterwards: then it is the longest part.
+        """
         spans = self.prepared.evaluate_costs(costs, sends_block=sends_block)
-        compute_end = np.asarray(spans.end)
+        compute_start, compute_end = np.asarray(spans.start), np.asarray(spans.end)
         _, sync_end = self._reductions(costs, self._free_s(costs, compute_end, sends_block))
-        ready = max([float(compute_end.max()), *(ends[-1] for ends in sync_end)])
-        return ready + max(self.optimizer_s(costs)) - float(np.min(spans.start))
+        _, embedding_end = self._embedding(costs, sync_end)
+        ready = np.array([ends[-1] for ends in sync_end])
+        with_copy = self.columns[0][self.embedding_rows]
+        ready[with_copy] = np.maximum(ready[with_copy], embedding_end)
+        optimizer = np.array(self.optimizer_s(costs))
+        if steps_overlap:
+            begin = np.minimum.reduceat(compute_start, self.schedule.offsets[:-1])
+            return float((ready + optimizer - begin).max())
+        return float(max(compute_end.max(), ready.max()) + optimizer.max() - compute_start.min())
 
     def optimizer_s(self, costs: CostTable) -> list[float]:
         """Seconds of each rank's optimizer."""
@@ -203,6 +227,14 @@ class StepProgram:
                 ends[member].append(free[member])
             movable += here
         return starts, ends
+
+    def _embedding(self, costs: CostTable, sync_end: list[list[float]]) -> tuple[float, float]:
+        """Start and end of the all-reduce of a tied embedding; both 0 where there is none."""
+        collective = costs.tied_embedding
+        if collective is None or not len(self.embedding_rows):
+            return 0.0, 0.0
+        begin = max(sync_end[rank][-1] for rank in self.columns[0][self.embedding_rows])
+        return begin, begin + float(collective.seconds)
 
     def contends(self, timeline: Timeline, costs: CostTable) -> bool:
         """Whether anything in a timeline occupies a wire that something else occupies at the same time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -43,13 +44,22 @@ def wires_contend(
     holders: dict[int, list[int]] = defaultdict(list)
     for row in reduced.tolist():
         holders[int(timeline.stage[row])].append(int(timeline.rank[row]))
-    reductions = {
+    of_stages = {
         (stage, step.of_experts, step.collective.bytes_per_s): Reduction(
             ranks, step.collective.bytes_per_s, step.of_experts
         )
         for stage, ranks in holders.items()
         for step in costs.sync_steps(stage)
     }
+    reductions: dict[Hashable, Reduction] = dict(of_stages.items())
+    span_of: dict[Hashable, npt.NDArray[np.float64]] = {
+        key: _span(timeline, reduced[timeline.stage[reduced] == key[0]]) for key in of_stages
+    }
+    embedding = np.flatnonzero(timeline.op == Op.REDUCE_EMBEDDING)
+    if costs.tied_embedding is not None and len(embedding):
+        ranks, rate = timeline.rank[embedding].tolist(), costs.tied_embedding.bytes_per_s
+        reductions[Op.REDUCE_EMBEDDING] = Reduction(ranks, rate, between_ranks=True)
+        span_of[Op.REDUCE_EMBEDDING] = _span(timeline, embedding)
     try:
         traffic = fabric.traffic(
             [(src, dst) for src, dst in routes.tolist()], reductions, one_replica_for_all=True
@@ -66,12 +76,15 @@ def wires_contend(
         spans = np.stack([start_s[mine] + float(flow.latency_s), end_s[mine]], axis=1)
         for wire, _ in flow.loads or ((-1 - number, 1),):
             occupied[wire].append(spans)
-    for stage, of_experts, bytes_per_s in reductions:
-        flow = traffic.reductions[stage, of_experts, bytes_per_s]
-        rows = reduced[timeline.stage[reduced] == stage][:1]
-        for wire, _ in flow.loads:
-            occupied[wire].append(np.stack([timeline.start_s[rows], timeline.end_s[rows]], axis=1))
+    for key, span in span_of.items():
+        for wire, _ in traffic.reductions[key].loads:
+            occupied[wire].append(span)
     return any(_overlap(np.concatenate(spans)) for spans in occupied.values())
+
+
+def _span(timeline: Timeline, rows: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    """Start and end of a collective, which all of its rows have in common, shape (1, 2)."""
+    return np.stack([timeline.start_s[rows[:1]], timeline.end_s[rows[:1]]], axis=1)
 
 
 def _overlap(spans: npt.NDArray[np.float64]) -> bool:
