@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 from pipesim import __version__
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError
+from pipesim.scenario import load_scenario
+from pipesim.study import compare
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
@@ -92,6 +94,12 @@ def test_blocking_leaves_out_what_would_deadlock():
     assert [r["schedule"] for r in document["results"]] == ["1f1b"]
     assert document["skipped"][0]["schedule"] == "interleaved-1f1b v2"
     assert "deadlock" in document["skipped"][0]["reason"]
+
+
+def test_schedules_that_come_to_the_same_share_a_picture():
+    compared = compare(load_scenario(TEACHING), names=["1f1b", "gpipe", "pipedream", "zb-h1", "zb-1p"])
+    groups = [[result.label for result in same] for same in compared.same_timelines()]
+    assert groups == [["1f1b", "pipedream"], ["gpipe"], ["zb-h1", "zb-1p"]]
 
 
 def test_skipped_schedules_are_listed_with_the_reason():

@@ -1,8 +1,11 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipesim.errors import ScenarioError
-from pipesim.plots import pareto_front, plot_bubble
+from pipesim.plots import pareto_front, plot_bubble, plot_pareto
 from pipesim.plots.canvas import COLOURS, shade
+from pipesim.plots.labels import place, spread
 
 
 def test_pareto_front_keeps_what_nothing_beats():
@@ -29,3 +32,43 @@ def test_a_picture_is_png_or_svg(tmp_path):
     with pytest.raises(ScenarioError, match=r"\.png or \.svg"):
         plot_bubble("title", {"1f1b": [(4, 0.5)]}, tmp_path / "a.gif")
     assert list(tmp_path.iterdir()) == []
+
+
+@given(st.lists(st.tuples(st.floats(-1, 11), st.floats(0.1, 1)), min_size=1, max_size=9))
+def test_labels_of_a_column_keep_apart_in_order_and_inside(labels):
+    wanted, heights = zip(*sorted(labels), strict=True)
+    found = spread(wanted, heights, top=10)
+    lower = [middle - height / 2 for middle, height in zip(found, heights, strict=True)]
+    upper = [middle + height / 2 for middle, height in zip(found, heights, strict=True)]
+    assert lower[0] >= -1e-9
+    assert upper[-1] <= 10 + 1e-9
+    assert all(low >= up - 1e-9 for up, low in zip(upper, lower[1:], strict=False))
+
+
+def test_labels_move_only_where_they_touch_and_by_as_much():
+    assert spread([1, 5, 5, 9], [1, 1, 1, 1], top=10) == [1, 4.5, 5.5, 9]
+    assert spread([10, 10], [1, 1], top=10) == [8.5, 9.5]
+
+
+def test_labels_of_points_cover_no_other():
+    points = [(float(x), float(y)) for x in range(0, 60, 20) for y in range(0, 60, 20)]
+    taken = [(x - 1, y - 1, 2.0, 2.0) for x, y in points]
+    for point in points:
+        place(point, (15, 6), taken, gap=2)
+    for number, (left, bottom, width, height) in enumerate(taken):
+        for other_left, other_bottom, other_width, other_height in taken[:number]:
+            assert (
+                left >= other_left + other_width
+                or other_left >= left + width
+                or bottom >= other_bottom + other_height
+                or other_bottom >= bottom + height
+            )
+
+
+@pytest.mark.parametrize("ratios", [(0.5, 0.25), (0.0, 0.0)])
+def test_thirty_curves_and_points_are_drawn_without_a_warning(ratios, tmp_path):
+    curves = {f"s{n}": [(4, ratios[0]), (8, ratios[1] * (1 + n % 12))] for n in range(30)}
+    plot_bubble("title", curves, tmp_path / "bubble.png", mark=8)
+    points = [(f"s{n}", 1.0 + n % 7 / 50, 3.0 + n % 5) for n in range(30)]
+    plot_pareto("title", points, tmp_path / "pareto.png", limit_bytes=None, in_bytes=False)
+    plot_pareto("title", points[:1], tmp_path / "one.svg", limit_bytes=1e10, in_bytes=True)

@@ -62,11 +62,12 @@ def compare(
 
         titles = [
             (
-                f"{result.label}: step {tables.seconds(result.metrics.step_time_s)}, "
-                f"bubble ratio {tables.percent(result.metrics.bubble_ratio)}",
-                result.timeline,
+                f"{', '.join(result.label for result in same)}: "
+                f"step {tables.seconds(same[0].metrics.step_time_s)}, "
+                f"bubble ratio {tables.percent(same[0].metrics.bubble_ratio)}",
+                same[0].timeline,
             )
-            for result in comparison.results
+            for same in comparison.same_timelines()
         ]
         plot_gantt(titles, plot)
     if as_json:

@@ -6,11 +6,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError
 from pipesim.scenario import Scenario
 from pipesim.schedules import families, family
 from pipesim.study.jitter import Repeats, repeat
 from pipesim.study.run import Result, simulate_named, simulate_scenario
+
+_SAME_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,21 @@ class Comparison:
     skipped: tuple[Skipped, ...]
     repeats: tuple[Repeats, ...] = ()
     """Of each result, where the schedules were run over and over."""
+
+    def same_timelines(self) -> list[list[Result]]:
+        """Group the results whose ranks compute the same at the same times, and whose steps end together."""
+        groups: dict[bytes, list[Result]] = {}
+        for result in self.results:
+            rows = result.timeline.select(result.timeline.compute)
+            step_time_s = float(result.metrics.step_time_s)
+            start, end = (times.astype(float) / step_time_s for times in (rows.start_s, rows.end_s))
+            order = np.lexsort((start, rows.rank))
+            columns = (rows.rank, rows.op, rows.stage, rows.microbatch, rows.slice, start, end)
+            bits = [column[order].astype(float).round(_SAME_DIGITS).tobytes() for column in columns]
+            groups.setdefault(b"".join([f"{step_time_s:.{_SAME_DIGITS}g}".encode(), *bits]), []).append(
+                result
+            )
+        return list(groups.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
