@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from pipesim import __version__
+from pipesim.cli import tables
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError
 from pipesim.scenario import load_scenario
-from pipesim.study import compare
+from pipesim.study import compare, simulate_scenario
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
@@ -127,6 +129,30 @@ def test_what_does_not_fit_is_simulated_and_said():
     assert status == 0
     assert "does not fit" in out
     assert json_of("simulate", GPT3, "--set", "schedule=gpipe")["fits_memory"] is False
+
+
+def test_where_nothing_fits_changes_are_offered_that_fit():
+    _, out, _ = pipesim("simulate", GPT3, "--set", "schedule=1f1b", "--set", "batch.micro=8")
+    offered = re.search(r"note: 1f1b would fit with (\S+) \((\S+ GB)\); or (\S+) \((\S+ GB)\)", out)
+    base = ["schedule=1f1b", "batch.micro=8"]
+    assert simulate_scenario(load_scenario(GPT3, base)).metrics.fits_memory is False
+    for change, memory in (offered.groups()[:2], offered.groups()[2:]):
+        metrics = simulate_scenario(load_scenario(GPT3, [*base, change])).metrics
+        assert metrics.fits_memory is True
+        assert tables.amount(metrics.peak_memory_bytes) == memory
+    small = ("cluster.num_nodes=2", "parallel.data=1", "parallel.pipeline=2", "schedule=1f1b")
+    _, out, _ = pipesim("simulate", GPT3, *(word for key in small for word in ("--set", key)))
+    peak = simulate_scenario(load_scenario(GPT3, [*small, "recompute=full"])).metrics.peak_memory_bytes
+    assert f"note: 1f1b would not fit even with recompute=full ({tables.amount(peak)})" in out
+
+
+def test_thin_headroom_is_said():
+    _, out, _ = pipesim("compare", GPT3, "--schedules", "1f1b,dualpipe")
+    shares = re.search(r"note: little headroom.*; shares of the device's memory: (.*)", out)[1]
+    one = simulate_scenario(load_scenario(GPT3, ["schedule=dualpipe"]))
+    share = one.metrics.peak_memory_bytes / one.costs.memory_limit_bytes
+    assert 0.95 < share <= 1
+    assert shares == f"dualpipe v2 {share:.1%}"
 
 
 def test_simulate_writes_trace_timeline_and_picture(tmp_path):

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from pipesim.cli import tables
 from pipesim.study import Result
+from pipesim.study.memory_advice import THIN_SHARE, changes_for_memory
 
 
 def print_notes(console: Console, results: Sequence[Result]) -> None:
@@ -26,9 +27,7 @@ def print_notes(console: Console, results: Sequence[Result]) -> None:
                 f"{max(late.weight_versions)} weight versions; its numbers are those of a first step alone, "
                 f"in a long run a step takes {tables.seconds(late.steady_period_s)}"
             )
-    too_large = [result.label for result in results if result.metrics.fits_memory is False]
-    if too_large:
-        console.print(f"note: does not fit in the device's memory: {', '.join(too_large)}")
+    _print_memory_notes(console, results)
     if scenario.efficiency is not None and scenario.efficiency.error_band is not None:
         console.print(
             f"note: of ten step times predicted with {scenario.efficiency.name}, nine lie within "
@@ -38,3 +37,32 @@ def print_notes(console: Console, results: Sequence[Result]) -> None:
         console.print("inferred:")
     for key, words in scenario.echo.items():
         console.print(f"  {key} = {words}")
+
+
+def _print_memory_notes(console: Console, results: Sequence[Result]) -> None:
+    """Say what does not fit, what barely does, and, where nothing fits, what would help."""
+    too_large = [result for result in results if result.metrics.fits_memory is False]
+    if too_large:
+        labels = ", ".join(result.label for result in too_large)
+        console.print(f"note: does not fit in the device's memory: {labels}")
+    thin = [
+        f"{result.label} {peak / limit:.1%}"
+        for result in results
+        if result.metrics.fits_memory
+        and (peak := result.metrics.peak_memory_bytes) is not None
+        and (limit := result.costs.memory_limit_bytes) is not None
+        and peak > THIN_SHARE * limit
+    ]
+    if thin:
+        console.print(
+            "note: little headroom, an estimate that is a few per cent low would not fit; shares of the "
+            f"device's memory: {', '.join(thin)}"
+        )
+    if too_large and len(too_large) == len(results):
+        smallest = min(too_large, key=lambda result: result.metrics.peak_memory_bytes or 0)
+        changes = changes_for_memory(smallest)
+        words = "; or ".join(f"{change} ({tables.amount(change.peak_memory_bytes)})" for change in changes)
+        if changes and changes[0].fits:
+            console.print(f"note: {smallest.label} would fit with {words}")
+        elif changes:
+            console.print(f"note: {smallest.label} would not fit even with {words}")
