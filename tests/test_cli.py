@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from pipesim import __version__
 from pipesim.cli import tables
 from pipesim.cli.app import app
+from pipesim.cli.glossary import COLUMNS
 from pipesim.errors import PipesimError
 from pipesim.scenario import load_scenario
 from pipesim.study import compare, simulate_scenario
@@ -108,6 +109,16 @@ def test_skipped_schedules_are_listed_with_the_reason():
     document = json_of("compare", TEACHING, "--set", "batch.microbatches=7", "--schedules", "1f1b,dualpipe")
     assert document["skipped"] == [{"schedule": "dualpipe", "reason": document["skipped"][0]["reason"]}]
     assert "nearest legal m" in document["skipped"][0]["reason"]
+
+
+def test_help_explains_every_column_of_compare():
+    _, out, _ = pipesim("compare", GPT3, "--schedules", "1f1b")
+    header = {cell.strip() for cell in out.splitlines()[2].strip("| ").split("|")}
+    assert header == {"schedule", "tokens/s", *COLUMNS}
+    _, out, _ = pipesim("compare", "--help")
+    for name, words in COLUMNS.items():
+        assert f"{name} " in out
+        assert words in out
 
 
 def test_tables_name_all_three_bubbles():

@@ -10,6 +10,7 @@ from pipesim.cli import (
     calibrate,
     compare,
     execute,
+    glossary,
     goodput,
     importing,
     plan,
@@ -46,7 +47,7 @@ def _options(
 
 
 app.command("simulate")(simulate.simulate)
-app.command("compare")(compare.compare)
+app.command("compare", epilog=glossary.epilog())(compare.compare)
 app.command("accuracy")(accuracy.accuracy)
 app.command("calibrate")(calibrate.calibrate)
 app.command("execute")(execute.execute)

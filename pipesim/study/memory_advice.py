@@ -28,7 +28,7 @@ class Change:
 
 
 def changes_for_memory(result: Result) -> list[Change]:
-    """Try what takes less memory: one change at a time, recompute and optimizer together where none is enough.
+    """Try what takes less memory: one change at a time; recompute and optimizer together if none is enough.
 
     Parameters
     ----------
