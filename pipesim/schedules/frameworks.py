@@ -18,7 +18,7 @@ import numpy as np
 from pipesim.actions import Action, Op, Schedule
 from pipesim.errors import ScheduleError
 from pipesim.graph import find_hang, lower, validate
-from pipesim.schedules.registry import Family, Shape, family, generate
+from pipesim.schedules.registry import Shape, family, generate
 
 FRAMEWORKS = ("torch", "Megatron", "DeepSpeed")
 
@@ -31,28 +31,17 @@ class Verdict:
     ----------
     framework : str
         One of `FRAMEWORKS`.
-    called : str, optional
-        What the framework calls it; None if it does not have it.
     reasons : tuple of str
         Why it refuses; empty if it accepts.
-    file_reasons : tuple of str
-        Why it does not load the exported file either; empty if it does, whether or not the name is accepted.
     """
 
     framework: str
-    called: str | None
     reasons: tuple[str, ...]
-    file_reasons: tuple[str, ...]
 
     @property
     def accepts(self) -> bool:
         """The framework runs this schedule when asked for it by name."""
         return not self.reasons
-
-    @property
-    def loads_file(self) -> bool:
-        """The framework runs this schedule when given the exported file."""
-        return not self.file_reasons
 
 
 def find_framework(name: str) -> str:
@@ -78,32 +67,13 @@ def verdict(name: str, shape: Shape, framework: str) -> Verdict:
         If the schedule or the framework is unknown.
     """
     chosen, framework = family(name), find_framework(framework)
-    called = chosen.known_as.get(framework)
     try:
         chosen.check(shape)
     except ScheduleError as error:
-        return Verdict(framework, called, (str(error),), (str(error),))
-    missing = [] if called else [f"has no {chosen.name} schedule"]
+        return Verdict(framework, (str(error),))
+    missing = [] if framework in chosen.known_as else [f"has no {chosen.name} schedule"]
     refusals = [r.words for r in chosen.refusals if r.framework == framework and r.refuses(shape)]
-    file_reasons = tuple(_unfit_as_file(chosen, shape, framework))
-    return Verdict(framework, called, tuple(missing + refusals), file_reasons)
-
-
-def verdicts(name: str, shape: Shape) -> tuple[Verdict, ...]:
-    """Ask every framework about a schedule by name."""
-    return tuple(verdict(name, shape, framework) for framework in FRAMEWORKS)
-
-
-def _unfit_as_file(chosen: Family, shape: Shape, framework: str) -> Iterator[str]:
-    if framework != "torch":
-        yield f"{framework} reads no schedule file"
-        return
-    if not chosen.synchronous:
-        yield "torch steps the optimizer outside the schedule, so no weight versions"
-    if chosen.num_model_replicas > 1:
-        yield "torch gives a stage one rank"
-    if "num_slices" in chosen.options and shape.options.get("num_slices") != 1:
-        yield "torch has no slices of a microbatch"
+    return Verdict(framework, tuple(missing + refusals))
 
 
 def check_csv(text: str, framework: str, *, name: str = "csv") -> tuple[str, ...]:
