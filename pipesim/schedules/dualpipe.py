@@ -20,7 +20,7 @@ def split_bubble(shape: Shape, forward_s: Any, input_gradient_s: Any, weight_gra
 
 
 def peak_in_flight(shape: Shape, rank: int) -> int:
-    """P + 1."""
+    """Microbatches: p + 1, on every rank."""
     return shape.num_ranks + 1
 
 

@@ -27,7 +27,7 @@ def split_bubble(shape: Shape, forward_s: Any, input_gradient_s: Any, weight_gra
 
 
 def peak_in_flight(shape: Shape, rank: int) -> int | None:
-    """G (v - 1) + p - r, for whole groups."""
+    """min(m v, g (v - 1) + p - r) chunks, for whole groups."""
     group = group_size(shape)
     if shape.num_microbatches % group:
         return None

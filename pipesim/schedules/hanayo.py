@@ -25,7 +25,7 @@ def bubble(shape: Shape, forward_s: Any, backward_s: Any) -> Any:
 
 
 def peak_in_flight(shape: Shape, rank: int) -> int | None:
-    """P (v - 1) + r + 1 chunks, for whole groups."""
+    """Chunks: p (v - 1) + r + 1, for whole groups."""
     p = shape.num_ranks
     return None if shape.num_microbatches % p else p * (shape.num_chunks - 1) + rank + 1
 
