@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.loading import read_text
 from pipesim.scenario.readers.hf_layers import expert_fields, latent_attention_fields
 from pipesim.scenario.readers.hf_values import count, flag
+from pipesim.scenario.readers.json_text import read_json_object
 
 DEFAULT_SEQ_LENGTH = 8192
 """A configuration states only the largest sequence; runs rarely train at 131072, so more is not assumed."""
@@ -80,7 +79,7 @@ def read_hf_config(path: str | Path) -> dict[str, Any]:
         Not a JSON object, a missing or malformed field, or a family that is not one of the above.
     """
     file = str(path)
-    config = _read_object(path)
+    config = read_json_object(path)
     family = _family(config, file)
     fields: dict[str, Any] = {"name": _name(config, Path(path))}
     for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"):
@@ -119,35 +118,6 @@ def read_hf_config(path: str | Path) -> dict[str, Any]:
     if window is not None:
         fields["source"] += f" (sliding window of {window} not modelled beyond that length)"
     return fields
-
-
-def _read_object(path: str | Path) -> dict[str, Any]:
-    file = str(path)
-    text = read_text(path)
-    if not text.strip():
-        raise ScenarioError("is empty, a JSON object is needed", file=file)
-    try:
-        config = json.loads(text, object_pairs_hook=_without_duplicates)
-    except json.JSONDecodeError as error:
-        raise ScenarioError(
-            f"is not JSON: line {error.lineno}, column {error.colno}: {error.msg}", file=file
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise ScenarioError(f"is not readable as JSON: {error}", file=file) from None
-    if not isinstance(config, dict):
-        raise ScenarioError(
-            "holds no JSON object at the top; a Hugging Face config.json is needed", file=file
-        )
-    return config
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ValueError(f"duplicate key {key!r}")
-        result[key] = value
-    return result
 
 
 def _family(config: Mapping[str, Any], file: str) -> _Family:

@@ -33,7 +33,7 @@ def expert_fields(config: Mapping[str, Any], file: str, *, inner: int | None) ->
     ScenarioError
         A missing or malformed field.
     """
-    num_experts = count(config, "num_experts", file, names=_ALSO["num_experts"], at_least=0)
+    num_experts = count(config, "num_experts", file, names=_ALSO["num_experts"], minimum=0)
     if num_experts in (None, 0, 1):
         return {}
     fields: dict[str, Any] = {
@@ -46,8 +46,8 @@ def expert_fields(config: Mapping[str, Any], file: str, *, inner: int | None) ->
     if width is None:
         raise ScenarioError("missing; needed: width of one expert", file=file, key="moe_intermediate_size")
     fields["moe_intermediate_size"] = width
-    shared = count(config, "shared_expert_intermediate_size", file, at_least=0)
-    number = count(config, "num_shared_experts", file, names=_ALSO["num_shared_experts"], at_least=0)
+    shared = count(config, "shared_expert_intermediate_size", file, minimum=0)
+    number = count(config, "num_shared_experts", file, names=_ALSO["num_shared_experts"], minimum=0)
     if shared or number:
         fields["shared_expert_intermediate_size"] = shared or (number or 0) * width
     return fields | _which_layers(config, file)
@@ -73,7 +73,7 @@ def _which_layers(config: Mapping[str, Any], file: str) -> dict[str, Any]:
     dense = _layer_numbers(config, "mlp_only_layers", file)
     if step is None and dense is None:
         fields = {
-            "first_k_dense_replace": count(config, "first_k_dense_replace", file, at_least=0),
+            "first_k_dense_replace": count(config, "first_k_dense_replace", file, minimum=0),
             "moe_layer_freq": count(config, "moe_layer_freq", file),
         }
         return {name: value for name, value in fields.items() if value not in (None, 0)}

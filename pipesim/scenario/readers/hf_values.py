@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipesim.errors import ScenarioError
+from pipesim.scenario.readers.values import as_count, shown
 
 
 def count(
@@ -15,7 +16,7 @@ def count(
     *,
     names: tuple[str, ...] = (),
     required: bool = False,
-    at_least: int = 1,
+    minimum: int = 1,
 ) -> int | None:
     """Read a whole number that stands under the first of several names.
 
@@ -31,7 +32,7 @@ def count(
         Names to look for, in this order.
     required : bool
         Whether it must be there.
-    at_least : int
+    minimum : int
         The smallest legal value.
 
     Returns
@@ -45,23 +46,18 @@ def count(
         Missing though required, or no such number.
     """
     names = names or (key,)
-    present = [name for name in names if config.get(name) is not None]
-    if not present:
+    name = next((name for name in names if config.get(name) is not None), None)
+    if name is None:
         if required:
             also = f" (nor is there {' or '.join(names[1:])})" if names[1:] else ""
             raise ScenarioError(f"missing{also}", file=file, key=names[0])
         return None
-    name, value = present[0], config[present[0]]
-    if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
-        raise ScenarioError(
-            f"found {value!r}; a whole number of at least {at_least} is needed", file=file, key=name
-        )
-    return value
+    return as_count(config[name], file=file, key=name, minimum=minimum)
 
 
 def flag(config: Mapping[str, Any], key: str, default: bool, file: str) -> bool:
     """Read true or false; raise ScenarioError for anything else."""
     value = config.get(key, default)
     if not isinstance(value, bool):
-        raise ScenarioError(f"found {value!r}; true or false is needed", file=file, key=key)
+        raise ScenarioError(f"found {shown(value)}; true or false is needed", file=file, key=key)
     return value

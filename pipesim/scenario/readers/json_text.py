@@ -16,9 +16,12 @@ def read_json_object(path: str | Path) -> dict[str, Any]:
     Raises
     ------
     ScenarioError
-        Unreadable, not JSON, duplicate keys, or something else than an object at the top.
+        Unreadable, empty, not JSON, duplicate keys, or something else than an object at the top.
     """
-    return parse_json_object(read_text(path), file=str(path))
+    text = read_text(path)
+    if not text.strip():
+        raise ScenarioError("is empty, a JSON object is needed", file=str(path))
+    return parse_json_object(text, file=str(path))
 
 
 def parse_json_object(text: str, *, file: str) -> dict[str, Any]:
