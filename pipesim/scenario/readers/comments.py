@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import re
 
+from pipesim.scenario.readers.facts import Facts
 from pipesim.scenario.readers.values import LARGEST_COUNT, clean
 
 _GPUS = re.compile(r"\b(\d{1,7})\s*x?\s+(?:\d+\s*GB\s+)?(?:[A-Z]{1,4}\d{2,4}\s+)?(?:GPUs\b|[A-Z]\d{2,3}s\b)")
+
+
+def take_gpus_from_comments(facts: Facts, text: str) -> None:
+    """Set the number of GPUs to what the comments of a file agree on, and note the words."""
+    found = gpus_in_comments(text)
+    if found is not None:
+        facts.num_gpus, words = found
+        facts.inferred["number of GPUs"] = (
+            f"{facts.num_gpus}, from the comment {words!r}; --gpus N states another"
+        )
 
 
 def gpus_in_comments(text: str) -> tuple[int, str] | None:

@@ -160,6 +160,25 @@ def refuse_lost_layers(num_layers: int, parts: int, *, what: str, file: str, key
     )
 
 
+def cut_evenly(facts: Facts, num_layers: int, chunks: int, *, file: str, key: str) -> None:
+    """Set the chunks of a rank and the 1F1B that runs them.
+
+    Raises
+    ------
+    ScenarioError
+        As for `refuse_lost_layers`.
+    """
+    facts.virtual_stages = chunks
+    facts.schedule = "interleaved-1f1b" if chunks > 1 else "1f1b"
+    refuse_lost_layers(
+        num_layers,
+        facts.pipeline * chunks,
+        what=f"stages (pipeline {facts.pipeline} x virtual {chunks})",
+        file=file,
+        key=key,
+    )
+
+
 def _replicas(facts: Facts) -> int:
     sizes = {"tensor": facts.tensor, "pipeline": facts.pipeline}
     if facts.context > 1:

@@ -12,10 +12,9 @@ from pipesim.scenario.readers.arguments import Arguments, read_arguments
 from pipesim.scenario.readers.facts import Facts, Imported, complete
 from pipesim.scenario.readers.megatron_cut import cut
 from pipesim.scenario.readers.values import Settings
-from pipesim.scenario.readers.vocabulary import GPT2, padded_vocabulary, tokens_of
+from pipesim.scenario.readers.vocabulary import GPT2, embedding_rows, tokens_of
 
 MAX_LAYERS = 100_000
-TENSOR = ("tensor-model-parallel-size", "model-parallel-size")
 _NAME_SIZES = (
     ("tp", "tensor", re.compile(r"(?<![a-z])tp(\d+)")),
     ("pp", "pipeline", re.compile(r"(?<![a-z])pp(\d+)")),
@@ -95,7 +94,7 @@ def megatron_facts(
     """
     facts = Facts("Megatron-LM", arguments.files, _name(path), {"name": _name(path)})
     facts.inferred |= arguments.notes
-    facts.tensor = settings.count(*TENSOR) or 1
+    facts.tensor = settings.count("tensor-model-parallel-size", "model-parallel-size") or 1
     facts.pipeline = settings.count("pipeline-model-parallel-size") or 1
     facts.context = settings.count("context-parallel-size") or 1
     facts.expert = settings.count("expert-model-parallel-size") or 1
@@ -215,28 +214,21 @@ def _vocabulary(settings: Settings, facts: Facts) -> int:
     divisor = settings.count("make-vocab-size-divisible-by") or 128
     tokens = settings.count("vocab-size")
     kind = settings.text("tokenizer-type")
-    if tokens is not None:
-        source = "--vocab-size"
-        if kind == "NullTokenizer":
-            tokens, source = tokens + 1, "--vocab-size, one more for the end of a document"
-    else:
-        files = [settings.text(name) for name in _existing(settings, ("tokenizer-model", "vocab-file"))]
+    known: tuple[int, str] | None
+    if tokens is None:
+        # A path behind an unset variable tells nothing.
+        files = [settings.text(name) for name in ("tokenizer-model", "vocab-file") if settings.is_known(name)]
         known = tokens_of(kind, *files) if kind else (GPT2, "the GPT-2 tokenizer, taken by default")
-        if known is None:
-            known = (GPT2, "the GPT-2 tokenizer")
-            facts.placeholders["model.vocab_size"] = (
-                f"the size of {kind} is not in the file; state it with the padding"
-            )
-        tokens, source = known
-    rows, facts.inferred["model.vocab_size"] = padded_vocabulary(
-        tokens, source, divisor=divisor, tensor=facts.tensor
+    elif kind == "NullTokenizer":
+        known = (tokens + 1, "--vocab-size, one more for the end of a document")
+    else:
+        known = (tokens, "--vocab-size")
+    return embedding_rows(
+        facts,
+        known,
+        divisor=divisor,
+        unknown=f"the size of {kind} is not in the file; state it with the padding",
     )
-    return rows
-
-
-def _existing(settings: Settings, names: Sequence[str]) -> list[str]:
-    """Keep the arguments whose value is known: a path behind an unset variable tells nothing."""
-    return [name for name in names if settings.is_known(name)]
 
 
 def _precision(settings: Settings) -> str | None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import read_yaml_mapping
-from pipesim.scenario.readers.facts import Facts, Imported, complete, refuse_lost_layers
+from pipesim.scenario.readers.facts import Facts, Imported, complete, cut_evenly
 from pipesim.scenario.readers.interpolation import resolved
 from pipesim.scenario.readers.values import Settings
-from pipesim.scenario.readers.vocabulary import GPT2, padded_vocabulary, tokens_of
+from pipesim.scenario.readers.vocabulary import embedding_rows, tokens_of
 
 _GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
 
@@ -70,16 +70,8 @@ def _cut(facts: Facts, settings: Settings) -> None:
     if chunks > 1 and facts.pipeline == 1:
         facts.not_used["model.virtual_pipeline_model_parallel_size"] = f"{chunks}: no pipeline to interleave"
         chunks = 1
-    facts.virtual_stages = chunks
-    facts.schedule = "interleaved-1f1b" if chunks > 1 else "1f1b"
-    layers = settings.required("model.num_layers", what="transformer layers")
-    refuse_lost_layers(
-        layers,
-        facts.pipeline * chunks,
-        what=f"stages (pipeline {facts.pipeline} x virtual {chunks})",
-        file=settings.file,
-        key="model.num_layers",
-    )
+    num_layers = settings.required("model.num_layers", what="transformer layers")
+    cut_evenly(facts, num_layers, chunks, file=settings.file, key="model.num_layers")
     facts.sequence_parallel = settings.flag("model.sequence_parallel")
 
 
@@ -136,12 +128,7 @@ def _vocabulary(facts: Facts, settings: Settings) -> int:
         for key in ("model.tokenizer.type", "model.tokenizer.model", "model.tokenizer.vocab_file")
         if settings.is_known(key)
     ]
-    known = tokens_of(*names)
-    if known is None:
-        known = (GPT2, "the GPT-2 tokenizer")
-        facts.placeholders["model.vocab_size"] = "the tokenizer's size is not in the file; state it"
-    rows, facts.inferred["model.vocab_size"] = padded_vocabulary(*known, divisor=divisor, tensor=facts.tensor)
-    return rows
+    return embedding_rows(facts, tokens_of(*names), divisor=divisor)
 
 
 def _gpus(facts: Facts, settings: Settings, num_gpus: int | None) -> None:

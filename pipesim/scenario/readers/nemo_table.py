@@ -10,7 +10,7 @@ from pathlib import Path
 from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import read_text
 from pipesim.scenario.presets import list_presets
-from pipesim.scenario.readers.facts import Facts, Imported, complete, refuse_lost_layers
+from pipesim.scenario.readers.facts import Facts, Imported, complete, cut_evenly
 from pipesim.scenario.readers.values import LARGEST_COUNT, clean, product
 
 MAX_ROWS = 10_000
@@ -151,8 +151,7 @@ def _facts(row: Mapping[str, str], number: int, path: str | Path) -> Facts:
     facts.tensor, facts.pipeline = cells.needed("tp_size"), cells.needed("pp_size")
     facts.context, facts.expert = cells.count("cp_size") or 1, cells.count("ep_size") or 1
     facts.expert_tensor = cells.count("etp_size")
-    facts.virtual_stages = (cells.count("vp_size") or 1) if facts.pipeline > 1 else 1
-    facts.schedule = "interleaved-1f1b" if facts.virtual_stages > 1 else "1f1b"
+    chunks = (cells.count("vp_size") or 1) if facts.pipeline > 1 else 1
     facts.num_gpus = cells.needed("num_gpus")
     facts.micro, facts.global_size = cells.needed("mbs"), cells.needed("gbs")
     system = cells.word("system")
@@ -174,11 +173,13 @@ def _facts(row: Mapping[str, str], number: int, path: str | Path) -> Facts:
     for column in ("recompute_layers", "use_mcore_fsdp"):
         if cells.count(column):
             facts.not_used[column] = f"{row[column]}: not modelled"
-    _model(facts, cells)
+    num_layers = _model(facts, cells)
+    cut_evenly(facts, num_layers, chunks, file=cells.file, key=f"row {number}")
     return facts
 
 
-def _model(facts: Facts, cells: _Cells) -> None:
+def _model(facts: Facts, cells: _Cells) -> int:
+    """Take the preset that the table names, and give its layers."""
     wanted = re.sub(
         r"^llama31-", "llama3-", "-".join(filter(None, (cells.word("model"), cells.word("size"))))
     )
@@ -192,14 +193,7 @@ def _model(facts: Facts, cells: _Cells) -> None:
         )
     facts.model = {"preset": wanted, "seq_length": cells.needed("seq_len")}
     facts.inferred["model"] = f"preset {wanted} (the table has only the name)"
-    stages = facts.pipeline * facts.virtual_stages
-    refuse_lost_layers(
-        known[wanted].fields["num_hidden_layers"],
-        stages,
-        what=f"stages (pipeline {facts.pipeline} x virtual {facts.virtual_stages})",
-        file=cells.file,
-        key=f"row {cells.number}",
-    )
+    return int(known[wanted].fields["num_hidden_layers"])
 
 
 def _problem(row: Mapping[str, str], number: int, path: str | Path) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import parse_yaml, read_text
-from pipesim.scenario.readers.comments import gpus_in_comments
+from pipesim.scenario.readers.comments import take_gpus_from_comments
 from pipesim.scenario.readers.deepspeed import number_format, split_as_deepspeed, zero_level
 from pipesim.scenario.readers.facts import Facts, Imported, complete
 from pipesim.scenario.readers.values import Settings
-from pipesim.scenario.readers.vocabulary import GPT2, padded_vocabulary, tokens_of
+from pipesim.scenario.readers.vocabulary import embedding_rows, tokens_of
 
 _GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
 
@@ -66,7 +66,9 @@ def read_neox(
         facts.precision = None
     facts.recompute = "full" if settings.flag("checkpoint_activations") else "none"
     facts.sequence_parallel = settings.flag("sequence_parallel")
-    _gpus(facts, settings, text, num_gpus)
+    facts.num_gpus = num_gpus or settings.count("global_num_gpus")
+    if facts.num_gpus is None:
+        take_gpus_from_comments(facts, text)
     _batch(facts, settings)
     facts.not_used |= settings.unused()
     return complete(facts, overrides=overrides)
@@ -114,21 +116,8 @@ def _vocabulary(facts: Facts, settings: Settings) -> int:
         return stated
     kind = settings.text("tokenizer_type")
     known = tokens_of(settings.text("vocab_file"), kind if kind and "GPT2" in kind else None)
-    if known is None:
-        known = (GPT2, "the GPT-2 tokenizer")
-        facts.placeholders["model.vocab_size"] = "the tokenizer's size is not in the file; state it"
     divisor = settings.count("make_vocab_size_divisible_by") or 128
-    rows, facts.inferred["model.vocab_size"] = padded_vocabulary(*known, divisor=divisor, tensor=facts.tensor)
-    return rows
-
-
-def _gpus(facts: Facts, settings: Settings, text: str, num_gpus: int | None) -> None:
-    facts.num_gpus = num_gpus or settings.count("global_num_gpus")
-    if facts.num_gpus is None and (found := gpus_in_comments(text)) is not None:
-        facts.num_gpus, words = found
-        facts.inferred["number of GPUs"] = (
-            f"{facts.num_gpus}, from the comment {words!r}; --gpus N states another"
-        )
+    return embedding_rows(facts, known, divisor=divisor)
 
 
 def _batch(facts: Facts, settings: Settings) -> None:

@@ -11,7 +11,7 @@ from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import read_text
 from pipesim.scenario.presets import get_preset
 from pipesim.scenario.readers.arguments import flags_of
-from pipesim.scenario.readers.comments import gpus_in_comments
+from pipesim.scenario.readers.comments import take_gpus_from_comments
 from pipesim.scenario.readers.facts import Facts, Imported, complete
 from pipesim.scenario.readers.shell import new_script, read_script
 from pipesim.scenario.readers.torchtitan_cut import cut
@@ -72,7 +72,7 @@ def read_torchtitan(
     _sizes(facts, settings)
     facts.num_gpus = num_gpus
     if num_gpus is None:
-        _world_from_comments(facts, text)
+        take_gpus_from_comments(facts, text)
     _data(facts, settings)
     cut(facts, settings, degree_sections=_WHERE, folder=Path(paths[0]).parent)
     _memory(facts, settings)
@@ -146,15 +146,6 @@ def _sizes(facts: Facts, settings: Settings) -> None:
     facts.expert_tensor = settings.count("parallelism.expert_tensor_parallel_degree") or (
         1 if facts.expert > 1 else None
     )
-
-
-def _world_from_comments(facts: Facts, text: str) -> None:
-    found = gpus_in_comments(text)
-    if found is None:
-        return
-    gpus, words = found
-    facts.num_gpus = gpus
-    facts.inferred["number of GPUs"] = f"{gpus}, from the comment {words!r}; --gpus N states another"
 
 
 def _data(facts: Facts, settings: Settings) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from pipesim.scenario.readers.facts import Facts
+
 GPT2 = 50257
 _KNOWN = (
     (re.compile(r"gpt-?2", re.I), GPT2, "the GPT-2 tokenizer"),
@@ -36,13 +38,37 @@ def padded(tokens: int, divisor: int, tensor: int) -> int:
     return -(-tokens // multiple) * multiple
 
 
-def padded_vocabulary(tokens: int, source: str, *, divisor: int, tensor: int) -> tuple[int, str]:
-    """Pad, and say so.
+def embedding_rows(
+    facts: Facts,
+    known: tuple[int, str] | None,
+    *,
+    divisor: int,
+    unknown: str = "the tokenizer's size is not in the file; state it",
+) -> int:
+    """Pad a tokenizer's size, and note what it is known from.
+
+    Parameters
+    ----------
+    facts : Facts
+        With the tensor-parallel size; receives the notes.
+    known : tuple of (int, str), optional
+        From `tokens_of`; without it GPT-2's size stands in as a placeholder.
+    divisor : int
+        As for `padded`.
+    unknown : str
+        Words of the placeholder.
 
     Returns
     -------
-    tuple of (int, str)
-        Rows of the embedding, and the sentence that explains them.
+    int
+        Rows of the embedding.
     """
-    rows = padded(tokens, divisor, tensor)
-    return rows, f"{rows} ({tokens} of {source}, padded to a multiple of {divisor} x tensor {tensor})"
+    if known is None:
+        known = (GPT2, "the GPT-2 tokenizer")
+        facts.placeholders["model.vocab_size"] = unknown
+    tokens, source = known
+    rows = padded(tokens, divisor, facts.tensor)
+    facts.inferred["model.vocab_size"] = (
+        f"{rows} ({tokens} of {source}, padded to a multiple of {divisor} x tensor {facts.tensor})"
+    )
+    return rows
