@@ -106,15 +106,14 @@ def _without_empty(facts: Facts, layout: Layout, file: str) -> list[int]:
 
 def _by_numbers(facts: Facts, settings: Settings, num_layers: int) -> None:
     ranks = facts.pipeline
-    first, last = settings.count(_FIRST), settings.count(_LAST)
     embedding = settings.flag("account-for-embedding-in-pipeline-split")
     loss = settings.flag("account-for-loss-in-pipeline-split")
-    per_rank = _per_rank(facts, settings, num_layers, first, last, embedding=embedding, loss=loss)
-    chunks = _chunks(facts, settings, per_rank, padded=embedding or loss)
+    accounted = num_layers + embedding + loss
+    per_rank = _per_rank(facts, settings, num_layers, accounted)
+    chunks = _chunks(facts, settings, per_rank, accounted)
     facts.virtual_stages = chunks
     if per_rank is None:
-        each = (num_layers + embedding + loss) // (ranks * chunks)
-        layers = [each] * (ranks * chunks)
+        layers = [accounted // (ranks * chunks)] * (ranks * chunks)
         layers[0] -= embedding
         layers[-1] -= loss
     else:
@@ -130,23 +129,14 @@ def _by_numbers(facts: Facts, settings: Settings, num_layers: int) -> None:
         facts.inferred["layers"] = f"{joined(layers)} on {len(layers)} stages"
 
 
-def _per_rank(
-    facts: Facts,
-    settings: Settings,
-    num_layers: int,
-    first: int | None,
-    last: int | None,
-    *,
-    embedding: bool,
-    loss: bool,
-) -> list[int] | None:
+def _per_rank(facts: Facts, settings: Settings, num_layers: int, accounted: int) -> list[int] | None:
     """Layers of each rank; None where embedding or loss count as layers of the first and last stage."""
     ranks = facts.pipeline
+    first, last = settings.count(_FIRST), settings.count(_LAST)
     if first is None and last is None:
-        total = num_layers + embedding + loss
-        refuse_lost_layers(total, ranks, what="pipeline ranks", file=settings.file, key="num-layers")
-        return None if embedding or loss else [num_layers // ranks] * ranks
-    if embedding or loss:
+        refuse_lost_layers(accounted, ranks, what="pipeline ranks", file=settings.file, key="num-layers")
+        return [num_layers // ranks] * ranks if accounted == num_layers else None
+    if accounted != num_layers:
         raise ScenarioError(
             "cannot be combined with accounting for embedding or loss", file=settings.file, key=_FIRST
         )
@@ -167,7 +157,7 @@ def _per_rank(
     return [*([first] if first is not None else []), *middle, *([last] if last is not None else [])]
 
 
-def _chunks(facts: Facts, settings: Settings, per_rank: list[int] | None, *, padded: bool) -> int:
+def _chunks(facts: Facts, settings: Settings, per_rank: list[int] | None, accounted: int) -> int:
     ranks = facts.pipeline
     layers = settings.count(_PER_STAGE)
     stages = settings.count(_STAGES)
@@ -177,11 +167,6 @@ def _chunks(facts: Facts, settings: Settings, per_rank: list[int] | None, *, pad
         if layers is not None or stages is not None:
             facts.not_used[_PER_STAGE if stages is None else _STAGES] = "has no effect with one pipeline rank"
         return 1
-    total = settings.count("num-layers", "decoder-num-layers", "encoder-num-layers") or 0
-    accounted = total + padded * (
-        settings.flag("account-for-embedding-in-pipeline-split")
-        + settings.flag("account-for-loss-in-pipeline-split")
-    )
     if layers is not None:
         if per_rank is not None and len(set(per_rank)) > 1:
             raise ScenarioError(

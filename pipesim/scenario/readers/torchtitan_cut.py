@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from pipesim.scenario.presets import get_preset
 from pipesim.scenario.readers.facts import Facts
 from pipesim.scenario.readers.values import Settings, joined, shown
 
-SCHEDULES = {
+_SCHEDULES = {
     "gpipe": "gpipe",
     "1f1b": "1f1b",
     "interleaved1f1b": "interleaved-1f1b",
@@ -23,6 +23,8 @@ SCHEDULES = {
     "zbvzerobubble": "zb-v",
     "dualpipev": "dualpipe-v",
 }
+_Paths = Callable[[str], list[str]]
+"""From a setting's name to where it may stand, newest first."""
 _SINGLE_STAGE = ("gpipe", "1f1b")
 _FROM_CSV = ("pipelineschedulesingle", "pipelineschedulemulti", "_pipelinescheduleruntime")
 
@@ -55,7 +57,7 @@ def cut(facts: Facts, settings: Settings, *, degree_sections: Sequence[str], fol
     _batch(facts, settings, paths)
 
 
-def _schedule(facts: Facts, settings: Settings, paths: Any, folder: Path) -> None:
+def _schedule(facts: Facts, settings: Settings, paths: _Paths, folder: Path) -> None:
     key, _ = settings.raw(*paths("schedule"))
     stated = settings.text(*paths("schedule")) or "1F1B"
     plain = re.sub(r"[-_ ]", "", stated.lower()) if not stated.startswith("_") else stated.lower()
@@ -67,14 +69,14 @@ def _schedule(facts: Facts, settings: Settings, paths: Any, folder: Path) -> Non
         facts.schedule = {"csv": str(_inside(file, folder, facts.files, paths("schedule_csv")[0]))}
         facts.virtual_stages = 1 if plain == _FROM_CSV[0] else 2
         return
-    if plain not in SCHEDULES:
+    if plain not in _SCHEDULES:
         raise ScenarioError(
             f"found {shown(stated)}; known: GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, "
             "ZBVZeroBubble, DualPipeV",
             file=facts.files,
             key=key,
         )
-    facts.schedule = SCHEDULES[plain]
+    facts.schedule = _SCHEDULES[plain]
     facts.virtual_stages = 1 if facts.schedule in _SINGLE_STAGE else 2
     facts.inferred["schedule"] = f"{facts.schedule} (torchtitan's {stated})"
 
@@ -86,7 +88,7 @@ def _inside(file: str, folder: Path, files: str, key: str) -> Path:
     return path
 
 
-def _layers(facts: Facts, settings: Settings, paths: Any) -> None:
+def _layers(facts: Facts, settings: Settings, paths: _Paths) -> None:
     num_layers = int(get_preset("models", facts.model["preset"]).fields["num_hidden_layers"])
     key, points = settings.raw(*paths("split_points"))
     per_stage = settings.count(*paths("layers_per_stage"))
@@ -167,7 +169,7 @@ def _weighted(num_layers: int, num_stages: int, before: int, behind: int, files:
     return layers
 
 
-def _batch(facts: Facts, settings: Settings, paths: Any) -> None:
+def _batch(facts: Facts, settings: Settings, paths: _Paths) -> None:
     """Find m; without a statement it hangs on the version, which the name of the batch's key tells."""
     local = settings.required(
         "training.local_batch_size", "training.batch_size", what="sequences of one replica"
