@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pipesim.actions import REDUCTIONS, Op, Schedule
 from pipesim.costs import CostTable
-from pipesim.costs.rows import gathering_s, held_bytes
+from pipesim.costs.rows import exchange_s, held_bytes
 from pipesim.graph import NONE, Dependencies, dependencies, held, peak_in_flight
 from pipesim.timeline import Timeline
 
@@ -79,6 +79,9 @@ class StepMetrics:
         1 - mean busy / the longest first-start to last-end of a rank; the zero-bubble papers' rate.
     exposed_sync_s, hidden_sync_s
         Gradient synchronisation after the makespan's end, and the most that a rank did before it.
+    exposed_collective_s, hidden_collective_s
+        Gathers of weights and reductions of gradients that come with every microbatch: the most that a rank
+        waits for them, and the most that one has of them beside its computations.
     comm_bytes
         Sent between ranks, by one device of each rank.
     tokens_per_s, model_tflops_per_gpu, mfu, usd_per_step, peak_memory_bytes, fits_memory
@@ -97,6 +100,8 @@ class StepMetrics:
     span_bubble_ratio: Any
     exposed_sync_s: Any
     hidden_sync_s: Any
+    exposed_collective_s: Any
+    hidden_collective_s: Any
     optimizer_s: Any
     comm_bytes: Any
     tokens_per_s: float | None
@@ -118,14 +123,14 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
     schedule : Schedule
         Compute only.
     costs : CostTable
-        For bytes, tokens and prices; no time is read from it.
+        For bytes, tokens and prices; of its times only those of what microbatches move among replicas.
     """
     compute = timeline.select(timeline.compute)
     start, end = compute.start_s, compute.end_s
     first_start, last_end = start.min(), end.max()
     makespan = last_end - first_start
-    gathering = np.minimum(gathering_s(schedule, costs), end - start)
-    breakdowns = _breakdowns(schedule, dependencies(schedule), start, end, gathering)
+    waited = 0 * start if compute.waited_s is None else np.minimum(compute.waited_s, end - start)
+    breakdowns = _breakdowns(schedule, dependencies(schedule), start, end, waited)
     # Idle times below are at least zero, which the rounding of sums of busy times would not see to.
     busy = np.array([b.busy_s for b in breakdowns])
     spans = [end[rows].max() - start[rows].min() for rows in _rows_by_rank(schedule)]
@@ -147,6 +152,8 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
         span_bubble_ratio=max(0, 1 - ideal / max(spans)) if max(spans) else 0,
         exposed_sync_s=sync_end - last_end,
         hidden_sync_s=_hidden_sync(timeline, last_end),
+        exposed_collective_s=max(b.collective_s for b in breakdowns),
+        hidden_collective_s=_hidden_exchange(schedule, costs, breakdowns),
         optimizer_s=step_end - sync_end,
         comm_bytes=timeline.nbytes[sends].sum(),
         **_throughput(costs, step_time),
@@ -172,7 +179,7 @@ def _rows_by_rank(schedule: Schedule) -> list[slice]:
 
 
 def _breakdowns(
-    schedule: Schedule, needs: Dependencies, start: Array, end: Array, gathering: Array
+    schedule: Schedule, needs: Dependencies, start: Array, end: Array, waited: Array
 ) -> list[Breakdown]:
     """Attribute every rank's time between the first start and the last end of all ranks."""
     first_start, last_end = start.min(), end.max()
@@ -187,7 +194,7 @@ def _breakdowns(
         begin, finish, input_ready = start[rows][alone], end[rows][alone], ready[rows][alone]
         previous_end, begin_next = finish[:-1], begin[1:]
         produced = np.minimum(np.maximum(input_ready[1:], previous_end), begin_next)
-        gathered = gathering[rows][alone].sum()
+        gathered = waited[rows][alone].sum()
         breakdowns.append(
             Breakdown(
                 busy_s=(finish - begin).sum() - gathered,
@@ -213,6 +220,16 @@ def _hidden_sync(timeline: Timeline, last_end: Any) -> Any:
     before = np.maximum(np.minimum(timeline.end_s[reduced], last_end) - timeline.start_s[reduced], 0)
     by_rank = [before[timeline.rank[reduced] == rank].sum() for rank in np.unique(timeline.rank[reduced])]
     return max(by_rank, default=0 * last_end)
+
+
+def _hidden_exchange(schedule: Schedule, costs: CostTable, breakdowns: list[Breakdown]) -> Any:
+    moving = exchange_s(schedule, costs)
+    if moving is None:
+        return 0
+    second_of_pair = np.roll(schedule.joined, 1)
+    moving[second_of_pair] = 0
+    in_all = [moving[rows].sum() for rows in _rows_by_rank(schedule)]
+    return max(max(0, of_rank - b.collective_s) for of_rank, b in zip(in_all, breakdowns, strict=True))
 
 
 def memory_by_row(schedule: Schedule, costs: CostTable) -> Array:

@@ -24,6 +24,8 @@ class Timeline:
 
     Rows keep the program order of their rank and replica. The two parts of an overlapped pair are two rows
     with the same start and end. A send's row and its receive's span the message from leaving to arriving.
+    `waited_s` is how long a computation waited, within its row, for weights or gradients that replicas share
+    out; None: nothing is known of that, or nothing is shared out.
     """
 
     source: Literal["simulated", "measured"]
@@ -37,6 +39,7 @@ class Timeline:
     start_s: Times
     end_s: Times
     nbytes: npt.NDArray[Any]
+    waited_s: Times | None = None
 
     def __len__(self) -> int:
         return len(self.op)
@@ -49,7 +52,8 @@ class Timeline:
     def select(self, rows: BoolArray) -> Timeline:
         """Keep the rows of a mask."""
         columns = {name: getattr(self, name)[rows] for name in _COLUMNS}
-        return Timeline(source=self.source, **columns)
+        waited = None if self.waited_s is None else self.waited_s[rows]
+        return Timeline(source=self.source, **columns, waited_s=waited)
 
     def stream(self) -> list[str]:
         """Name of the stream each row ran on: ``compute``, ``p2p`` or ``collective``."""
@@ -63,6 +67,9 @@ class Timeline:
         columns["op"] = [Op(op).name for op in self.op.tolist()]
         columns["stream"] = self.stream()
         order = ["rank", "replica", "stream", "op", *_COLUMNS[3:]]
+        if self.waited_s is not None:
+            columns["waited_s"] = self.waited_s
+            order.append("waited_s")
         return pd.DataFrame(columns)[order]
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from pipesim.actions import Op
 from pipesim.costs import build_costs
 from pipesim.costs.network.alpha_beta import Ring, all_gather_s, reduce_scatter_s
 from pipesim.costs.transformer.parameters import StageParameters
@@ -57,9 +58,9 @@ def sharding(level, slowdown=0.0):
 
 
 BLOCKS = [
-    Block(5, 10, StageParameters(3, 0)),
-    Block(1, 10, StageParameters(4, 0)),
-    Block(5, 2, StageParameters(8, 0)),
+    Block(5, 10, 4, StageParameters(3, 0)),
+    Block(1, 10, 6, StageParameters(4, 0)),
+    Block(5, 2, 1, StageParameters(8, 0)),
 ]
 
 
@@ -69,19 +70,34 @@ def test_exchange_by_hand():
     Forward: 3 to begin with; 4 beside 5; 8 beside 1 shows 7; nothing beside the last. Backward with ZeRO-3: 8
     to begin with; 4 beside the last one's 2 shows 2; 3 and 8 beside 10 show 1; 4 beside 10; 3 to end with.
     With ZeRO-2 nothing is gathered: 8 beside 10, 4 beside 10, 3 to end with.
+
+    Input gradients take 6, 4, 1: 8 to begin with, 4 beside 1 shows 3, 3 beside 4. Weight gradients take 4, 6,
+    1: 8 beside 6 shows 2, 4 beside 4, 3 to end with.
     """
-    assert sharding("zero3").exchange_s(BLOCKS) == (3 + 0 + 7, 8 + 2 + 1 + 0 + 3)
-    assert sharding("zero2").exchange_s(BLOCKS) == (0, 3)
-    assert sharding("sharded").exchange_s(BLOCKS) == sharding("plain").exchange_s(BLOCKS) == (0, 0)
+    assert sharding("zero3").exposed_s(BLOCKS) == (3 + 0 + 7, 8 + 2 + 1 + 0 + 3, 8 + 3, 2 + 3)
+    assert sharding("zero2").exposed_s(BLOCKS) == (0, 3, 0, 2 + 3)
+    for level in ("plain", "sharded"):
+        assert sharding(level).exposed_s(BLOCKS) == (0, 0, 0, 0)
+        assert sharding(level).exchange([BLOCKS]) is None
+
+
+def test_exchange_in_all():
+    """Blocks of 3, 4 and 8 parameters: 15 seconds to gather them, 15 to reduce their gradients."""
+    for level, forward, backward, input_gradient in (("zero3", 15, 30, 15), ("zero2", 0, 15, 0)):
+        seconds = sharding(level).exchange([BLOCKS, BLOCKS[:1]]).seconds()
+        assert [of_op[0] for of_op in seconds.values()] == [forward, backward, input_gradient, 15]
+        assert [of_op[1] for of_op in seconds.values()] == [forward / 5, backward / 5, input_gradient / 5, 3]
 
 
 def test_hidden_exchange_slows_the_computing():
-    assert sharding("zero2", slowdown=0.25).exchange_s(BLOCKS[:2]) == (0, pytest.approx(3 + 4 * 0.25 / 1.25))
+    assert sharding("zero2", slowdown=0.25).exposed_s(BLOCKS[:2])[1] == pytest.approx(3 + 4 * 0.25 / 1.25)
 
 
 def test_experts_move_over_their_own_ring():
-    mixed = [Block(0, 0, StageParameters(3, 5))]
-    assert sharding("zero2").exchange_s(mixed) == (0, 3 + 10)
+    mixed = [Block(0, 0, 0, StageParameters(3, 5))]
+    assert sharding("zero2").exposed_s(mixed) == (0, 3 + 10, 0, 3 + 10)
+    (reductions,) = sharding("zero2").exchange([mixed]).reductions
+    assert [(step.of_experts, step.collective.seconds) for step in reductions] == [(False, 3), (True, 10)]
 
 
 def test_whole_blocks_are_held_while_they_work():
@@ -95,6 +111,10 @@ def test_exchange_is_a_part_of_every_stage():
     for table in (zero2, zero3):
         assert sum(table.forward_parts_s.values()) == pytest.approx(table.forward_s)
         assert sum(table.backward_parts_s.values()) == pytest.approx(table.backward_s)
+        exposed = table.shard_exchange.exposed_s
+        for op, name in ((Op.I, "input_gradient_s"), (Op.W, "weight_gradient_s")):
+            assert getattr(table, name) - exposed[op] == pytest.approx(getattr(plain, name))
+    assert plain.shard_exchange is None
     assert (zero3.forward_s > plain.forward_s).all()
     assert zero2.forward_s == pytest.approx(plain.forward_s)
     assert (zero3.backward_s > zero2.backward_s).all()

@@ -352,7 +352,8 @@ def test_replicas_are_alike_and_like_one_alone():
 
 
 def digest(timeline):
-    arrays = [getattr(timeline, field.name) for field in fields(timeline) if field.name != "source"]
+    columns = [getattr(timeline, field.name) for field in fields(timeline) if field.name != "source"]
+    arrays = [column for column in columns if column is not None]
     return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
 
 

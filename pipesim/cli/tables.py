@@ -141,6 +141,8 @@ def summary_table(result: Result) -> Table:
         ("span bubble", percent(m.span_bubble_ratio)),
         ("gradient synchronisation, exposed", seconds(m.exposed_sync_s)),
         ("gradient synchronisation, hidden", seconds(m.hidden_sync_s)),
+        ("gathers and reductions of shards, exposed", _optional(m.exposed_collective_s or None, seconds)),
+        ("gathers and reductions of shards, hidden", _optional(m.hidden_collective_s or None, seconds)),
         ("optimizer", seconds(m.optimizer_s)),
         ("tokens/s", _optional(m.tokens_per_s, lambda value: f"{value:,.0f}")),
         ("model TFLOP/s per GPU", _optional(m.model_tflops_per_gpu, lambda value: f"{value:.1f}")),

@@ -7,6 +7,7 @@ overhead of a layer is paid for every slice in full.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -39,20 +40,37 @@ def _single_durations(schedule: Schedule, costs: CostTable) -> Array:
     return durations if schedule.num_slices == 1 else _of_slices(schedule, costs, durations)
 
 
-def gathering_s(schedule: Schedule, costs: CostTable) -> Array:
+def exposed_exchange_s(schedule: Schedule, costs: CostTable) -> Array | None:
     """Seconds of each row's duration in which it waits for shared-out weights or gradients, shape (rows,).
 
-    Where a schedule splits the backward, all of it is in I. Both rows of an overlapped pair hold the pair's.
+    On an idle network; both rows of an overlapped pair hold the pair's. None where nothing is shared out.
     """
-    seconds = _part(schedule, costs, "shard_exchange", in_input_gradient=1, in_weight_gradient=0)
-    if "shard_exchange" not in costs.backward_parts_s:
-        return seconds
+    if costs.shard_exchange is None:
+        return None
+    seconds = _of_operations(schedule, costs.shard_exchange.exposed_s)
     for rank, of_rank in costs.of_ranks.items():
-        rows = schedule.rows_of(rank)
-        of_its_own = _part(schedule, of_rank, "shard_exchange", in_input_gradient=1, in_weight_gradient=0)
-        seconds[rows] = of_its_own[rows]
-    if schedule.num_slices > 1:
-        seconds = seconds / schedule.num_slices
+        if of_rank.shard_exchange is not None:
+            rows = schedule.rows_of(rank)
+            seconds[rows] = _of_operations(schedule, of_rank.shard_exchange.exposed_s)[rows]
+    return _with_pairs(schedule, seconds)
+
+
+def exchange_s(schedule: Schedule, costs: CostTable) -> Array | None:
+    """Seconds that each row's gathers and reductions take, hidden or not; else as `exposed_exchange_s`."""
+    if costs.shard_exchange is None:
+        return None
+    return _with_pairs(schedule, _of_operations(schedule, costs.shard_exchange.seconds()))
+
+
+def _of_operations(schedule: Schedule, seconds: Mapping[Op, Array]) -> Array:
+    along = np.zeros(len(schedule.op))
+    for op, of_stages in seconds.items():
+        rows = schedule.op == op
+        along[rows] = of_stages[schedule.stage[rows]] / schedule.num_slices
+    return along
+
+
+def _with_pairs(schedule: Schedule, seconds: Array) -> Array:
     for row in np.flatnonzero(schedule.joined):
         seconds[row : row + 2] = seconds[row] + seconds[row + 1]
     return seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -22,19 +22,12 @@ from pipesim.costs.network.alpha_beta import (
     reduce_scatter,
 )
 from pipesim.costs.network.traffic import Fabric
+from pipesim.costs.shards import ShardExchange, SyncStep
 
 Array = npt.NDArray[Any]
 """Floats, or Python objects where entries are `fractions.Fraction` and everything must stay exact."""
 
 GradientCollective = Literal["all_reduce", "reduce_scatter", "all_gather", "none"]
-
-
-class SyncStep(NamedTuple):
-    """One collective that ends a step: of experts or of all else, of new weights or of gradients."""
-
-    collective: Collective
-    of_experts: bool
-    of_weights: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,7 +57,10 @@ class CostTable:
     gradient_collective : {"all_reduce", "reduce_scatter", "all_gather", "none"}
         What ends a step. With a sharded optimizer gradients are reduce-scattered and the new weights
         all-gathered; where gradients are shared out every backward has reduced its own, and where weights
-        are, every forward gathers its own, within the durations above.
+        are, every forward gathers its own; see `shard_exchange`.
+    shard_exchange : ShardExchange, optional
+        What every microbatch moves among the replicas; the durations above contain what of it is exposed on
+        an idle network. None: nothing.
     gradient_buckets : Array, optional
         Into how many buckets a stage's gradients fall whose collectives start during its last backward, each
         as soon as its gradients are there; None: all at once after a rank's own last backward.
@@ -139,6 +135,7 @@ class CostTable:
     backward_parts_s: Mapping[str, Array] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     fabric: Fabric | None = None
+    shard_exchange: ShardExchange | None = None
     of_ranks: Mapping[int, CostTable] = field(default_factory=dict)
 
     @property

@@ -85,6 +85,57 @@ class Collective:
             pace.speed_up()
 
 
+class Exchange:
+    """What a computation moves among the replicas, in parts spread evenly over it.
+
+    On an idle network it is through before the computation is, which lasts as long as its exposed parts make
+    it. It begins when the last member has.
+
+    Parameters
+    ----------
+    clock : Clock
+        The simulation's.
+    num_members : int
+        How many must arrive.
+    num_parts : int
+        As many parts of like size.
+    duration_s : number
+        What it takes beside its transfers.
+    transfers : sequence of Transfer
+        They follow each other.
+    """
+
+    def __init__(
+        self, clock: Clock, num_members: int, num_parts: int, duration_s: Any, transfers: Sequence[Transfer]
+    ) -> None:
+        self.duration_s = duration_s
+        self.transfers = transfers
+        self._clock = clock
+        self._num_missing = num_members
+        self._num_parts = num_parts
+        self._beside_s: Any = 0
+        self._ended = simpy.Event(clock)
+
+    def join(self, beside_s: Any) -> simpy.Event:
+        """Arrive as a member that computes for `beside_s`; the event returned happens at the end."""
+        self._beside_s = max(self._beside_s, beside_s)
+        self._num_missing -= 1
+        if self._num_missing == 0:
+            self._clock.process(self._run())
+        return self._ended
+
+    def _run(self) -> Generator[simpy.Event, Any, None]:
+        clock, num_parts = self._clock, self._num_parts
+        began_s = clock.now
+        for part in range(num_parts):
+            early_s = began_s + self._beside_s * part / num_parts - clock.now
+            yield clock.timeout(max(0, early_s) + self.duration_s / num_parts)
+            for transfer in self.transfers:
+                yield clock.timeout(transfer.latency_s / num_parts)
+                yield transfer.network.transfer(transfer.stream, transfer.nbytes / num_parts)
+        self._ended.succeed()
+
+
 class GradientSync:
     """Synchronisation of one stage's gradients: in buckets one after the other, then of its new weights.
 

@@ -9,7 +9,7 @@ import simpy
 
 from pipesim.actions import Op
 from pipesim.engine.clock import Clock
-from pipesim.engine.collective import StepEnd
+from pipesim.engine.collective import Exchange, StepEnd
 from pipesim.engine.link import Mail
 from pipesim.engine.pace import Pace
 from pipesim.engine.program import (
@@ -42,6 +42,8 @@ class Gpu:
         Which of them this is.
     mail : Mail
         The messages of the replica.
+    exchanges : dict of int to Exchange
+        What computations move among the replicas, by row; shared by the replicas.
     step_end : StepEnd
         What ends the step, shared by the replicas.
     pace : Pace
@@ -58,6 +60,7 @@ class Gpu:
         program: Program,
         rank: int,
         mail: Mail,
+        exchanges: dict[int, Exchange],
         step_end: StepEnd,
         start_s: list[Any],
         end_s: list[Any],
@@ -68,6 +71,7 @@ class Gpu:
         self.program = program
         self.rows = range(int(program.schedule.offsets[rank]), int(program.schedule.offsets[rank + 1]))
         self.mail = mail
+        self.exchanges = exchanges
         self.step_end = step_end
         self.start_s = start_s
         self.end_s = end_s
@@ -126,7 +130,12 @@ class Gpu:
         self.at = None
 
     def _compute_beside_collectives(self, row: int) -> Process:
-        """Compute in as many parts as the row completes buckets of gradients; each leaves when complete."""
+        """Compute in as many parts as the row completes buckets of gradients; each leaves when complete.
+
+        Where the row moves weights or gradients among the replicas, it lasts until they are there.
+        """
+        exchange = self.exchanges.get(row)
+        moved = None if exchange is None else exchange.join(self.program.duration_s[row])
         stage = self.program.reduces.get(row)
         buckets = () if stage is None else self.step_end.reductions[stage].buckets
         num_parts = len(buckets) or 1
@@ -135,6 +144,8 @@ class Gpu:
             yield from self.pace.compute(self.program.duration_s[row] / num_parts)
             if buckets:
                 buckets[part].join()
+        if moved is not None and not moved.processed:
+            yield moved
         self.end_s[row] = self.clock.now
         if self.program.kind[row] == DISTURBED_PAIR_END:
             self.start_s[row - 1], self.end_s[row - 1] = self.start_s[row], self.end_s[row]

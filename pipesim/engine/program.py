@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pipesim.actions import RECEIVES, SENDS, Op, Schedule
 from pipesim.costs import CostTable
-from pipesim.costs.rows import message_bytes, step_durations
+from pipesim.costs.rows import exchange_s, message_bytes, step_durations
 
 NO_MESSAGE = -1
 COMPUTE, PAIR_START, PAIR_END, SEND, RECEIVE, STEP_END, DISTURBED, DISTURBED_PAIR_END = range(8)
@@ -31,6 +31,8 @@ class Program:
     message_bytes: list[Any]
     send_s: list[Any]
     """How long each message holds up its sender."""
+    exchanges: list[int]
+    """Rows of computations beside which weights are gathered or gradients reduced."""
     reduces: dict[int, int]
     """The stage whose gradients become complete during a computation, in buckets that leave at once."""
     route: list[int]
@@ -75,6 +77,8 @@ def prepare(schedule: Schedule, costs: CostTable, durations: npt.NDArray[Any] | 
         beside = slice(first, schedule.offsets[schedule.rank[first] + 1])
         kind[beside] = np.where(kind[beside] == COMPUTE, DISTURBED, kind[beside])
         kind[beside] = np.where(kind[beside] == PAIR_END, DISTURBED_PAIR_END, kind[beside])
+    exchanges = _exchanging(schedule, costs)
+    kind[exchanges] = np.where(kind[exchanges] == PAIR_END, DISTURBED_PAIR_END, DISTURBED)
     return Program(
         schedule=schedule,
         kind=kind.tolist(),
@@ -82,6 +86,7 @@ def prepare(schedule: Schedule, costs: CostTable, durations: npt.NDArray[Any] | 
         message=message.tolist(),
         message_bytes=nbytes,
         send_s=[0] * len(nbytes) if costs.host is None else [costs.host.send_s(n) for n in nbytes],
+        exchanges=exchanges,
         reduces=reduces,
         route=route.tolist(),
         link_ranks=[divmod(link, schedule.num_ranks) for link in links.tolist()],
@@ -98,6 +103,15 @@ def _kinds(schedule: Schedule) -> npt.NDArray[np.int8]:
     kind[np.isin(schedule.op, SENDS)] = SEND
     kind[np.isin(schedule.op, RECEIVES)] = RECEIVE
     return kind
+
+
+def _exchanging(schedule: Schedule, costs: CostTable) -> list[int]:
+    """Rows with an exchange of their own; that of a slice is no more than a part of its duration."""
+    moving = exchange_s(schedule, costs)
+    if moving is None or schedule.num_slices > 1:
+        return []
+    rows: list[int] = np.flatnonzero((moving > 0) & ~schedule.joined).tolist()
+    return rows
 
 
 def _last_backwards(schedule: Schedule) -> dict[int, int]:

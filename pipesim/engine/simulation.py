@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from pipesim.actions import Op, Schedule
 from pipesim.costs import CostTable
+from pipesim.costs.rows import exposed_exchange_s
 from pipesim.engine.clock import Clock
-from pipesim.engine.collective import Collective, GradientSync, StepEnd
+from pipesim.engine.collective import Collective, Exchange, GradientSync, StepEnd
 from pipesim.engine.gpu import Gpu
 from pipesim.engine.link import Mail
 from pipesim.engine.network import NetworkMode
@@ -85,12 +86,14 @@ def simulate(
         Collective(clock, num_replicas * len(wires.with_copies), alone_s, transfers),
         Collective(clock, num_replicas * schedule.num_ranks, meeting_s),
     )
+    exchanges = _exchanges(clock, wires, program, num_replicas)
     gap_s = 0 if costs.host is None else costs.host.per_action_s
     replicas = [
         _Replica(
             clock,
             program.with_its_own(_of_replica(durations, replica), _of_replica(byte_factors, replica)),
             wires.links(program, replica),
+            exchanges,
             step_end,
             paces[replica],
             p2p,
@@ -130,6 +133,19 @@ def _gradient_sync(clock: Clock, wires: Wires, stage: int, paces: Sequence[Seque
     return GradientSync(buckets, last, overlapped=True)
 
 
+def _exchanges(clock: Clock, wires: Wires, program: Program, num_replicas: int) -> dict[int, Exchange]:
+    """Exchanges that can make a computation longer: they share wires, or replicas wait for each other."""
+    if wires.costs.shard_exchange is None:
+        return {}
+    found, num_blocks = {}, wires.costs.shard_exchange.num_blocks
+    for row in program.exchanges:
+        alone_s, transfers = wires.exchange_transfers(row)
+        if transfers or num_replicas > 1:
+            num_parts = num_blocks[program.schedule.stage[row]]
+            found[row] = Exchange(clock, num_replicas, num_parts, alone_s, transfers)
+    return found
+
+
 class _Replica:
     """One pipeline: its GPUs, its links, and when each row ran."""
 
@@ -138,6 +154,7 @@ class _Replica:
         clock: Clock,
         program: Program,
         links: list[LinkMaker],
+        exchanges: dict[int, Exchange],
         step_end: StepEnd,
         paces: Sequence[Pace],
         p2p: P2pMode,
@@ -153,6 +170,7 @@ class _Replica:
                 program,
                 rank,
                 self.mail,
+                exchanges,
                 step_end,
                 self.start_s,
                 self.end_s,
@@ -227,4 +245,21 @@ def _timeline(program: Program, replicas: list[_Replica], costs: CostTable) -> T
         start_s=np.concatenate([start_s for start_s, _ in spans]),
         end_s=np.concatenate([end_s for _, end_s in spans]),
         nbytes=repeated(nbytes),
+        waited_s=_waited_s(program, replicas, costs),
     )
+
+
+def _waited_s(program: Program, replicas: list[_Replica], costs: CostTable) -> npt.NDArray[np.float64] | None:
+    """Add what contention makes computations wait for shards to what they wait on an idle network."""
+    exposed = exposed_exchange_s(program.schedule, costs)
+    if exposed is None:
+        return None
+    waited = np.tile(exposed, (len(replicas), 1))
+    rows = program.exchanges
+    for of_replica, replica in zip(waited, replicas, strict=True):
+        for row in rows:
+            lasted_s = replica.end_s[row] - replica.start_s[row]
+            of_replica[row] += max(0, lasted_s - replica.program.duration_s[row])
+    pairs = np.flatnonzero(program.schedule.joined)
+    waited[:, pairs] = waited[:, pairs + 1]
+    return waited.ravel()

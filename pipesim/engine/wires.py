@@ -13,7 +13,7 @@ from pipesim.costs import CostTable
 from pipesim.costs.network.alpha_beta import Collective, LinkCost, Number
 from pipesim.costs.network.fabric import Flow, UnlikeReplicasError
 from pipesim.costs.network.traffic import Reduction, Traffic
-from pipesim.costs.table import SyncStep
+from pipesim.costs.shards import ShardKey, SyncStep
 from pipesim.engine.clock import Clock
 from pipesim.engine.collective import Transfer
 from pipesim.engine.link import Carrier, IdealLink, Mail, SharedLink
@@ -51,7 +51,7 @@ class Wires:
         self.costs = costs
         self.mode = mode
         self.holders = _holders(program)
-        schedule = program.schedule
+        self._schedule = schedule = program.schedule
         self.with_copies: list[int] = schedule.rank[schedule.op == Op.REDUCE_EMBEDDING].tolist()
         """Ranks with a copy of a tied embedding."""
         self._traffic = None if mode == "ideal" else self._all_traffic(program, num_replicas)
@@ -84,6 +84,18 @@ class Wires:
         """Return the same of the all-reduce of a tied embedding."""
         collective = self.costs.tied_embedding
         return self._transfers([] if collective is None else [(Op.REDUCE_EMBEDDING, collective)])
+
+    def exchange_transfers(self, row: int) -> tuple[Any, list[Transfer]]:
+        """Return the same of what a computation moves among the replicas; a pair moves what both rows do."""
+        schedule, exchange = self._schedule, self.costs.shard_exchange
+        rank = int(schedule.rank[row])
+        rows = (row - 1, row) if row and schedule.joined[row - 1] else (row,)
+        steps = [
+            step
+            for one in rows
+            for step in (exchange.steps(Op(schedule.op[one]), int(schedule.stage[one])) if exchange else ())
+        ]
+        return self._transfers((ShardKey(rank, step.of_experts), step.collective) for step in steps)
 
     def _transfers(self, collectives: Iterable[tuple[Hashable, Collective]]) -> tuple[Any, list[Transfer]]:
         fixed_s: Any = 0
@@ -118,6 +130,9 @@ class Wires:
         if self.with_copies and self.costs.tied_embedding is not None:
             bytes_per_s = self.costs.tied_embedding.bytes_per_s
             reductions[Op.REDUCE_EMBEDDING] = Reduction(self.with_copies, bytes_per_s, between_ranks=True)
+        if self.costs.shard_exchange is not None:
+            held = sorted((rank, stage) for stage, ranks in self.holders.items() for rank in ranks)
+            reductions |= self.costs.shard_exchange.traffic(held)
         return fabric.traffic(program.link_ranks, reductions, one_replica_for_all=one_for_all)
 
     def _own_wires(self, program: Program, num_replicas: int) -> Traffic:

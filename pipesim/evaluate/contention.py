@@ -60,11 +60,16 @@ def wires_contend(
         ranks, rate = timeline.rank[embedding].tolist(), costs.tied_embedding.bytes_per_s
         reductions[Op.REDUCE_EMBEDDING] = Reduction(ranks, rate, between_ranks=True)
         span_of[Op.REDUCE_EMBEDDING] = _span(timeline, embedding)
+    held = {(rank, stage) for stage, ranks in holders.items() for rank in ranks}
+    shards = {} if costs.shard_exchange is None else costs.shard_exchange.traffic(sorted(held))
+    reductions |= shards
     try:
         traffic = fabric.traffic(
             [(src, dst) for src, dst in routes.tolist()], reductions, one_replica_for_all=True
         )
     except UnlikeReplicasError:
+        return True
+    if any(traffic.reductions[key].loads for key in shards):
         return True
     occupied: dict[int, list[npt.NDArray[np.float64]]] = defaultdict(list)
     start_s, end_s = timeline.start_s[send_rows], timeline.end_s[send_rows]

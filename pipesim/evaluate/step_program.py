@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pipesim.actions import IntArray, Op, Schedule
 from pipesim.costs import CostTable
-from pipesim.costs.rows import message_bytes
+from pipesim.costs.rows import exposed_exchange_s, message_bytes
 from pipesim.evaluate.contention import wires_contend
 from pipesim.evaluate.prepared import PreparedSchedule
 from pipesim.graph import NONE, embedding_copies
@@ -159,7 +159,16 @@ class StepProgram:
             start_s=start,
             end_s=end,
             nbytes=nbytes,
+            waited_s=self._waited_s(costs),
         )
+
+    def _waited_s(self, costs: CostTable) -> FloatArray | None:
+        exposed = exposed_exchange_s(self.schedule, costs)
+        if exposed is None:
+            return None
+        waited = np.zeros(len(self.columns[0]))
+        waited[self.compute_rows] = exposed
+        return waited
 
     def step_time_s(
         self, costs: CostTable, *, sends_block: bool = False, steps_overlap: bool = False

@@ -11,7 +11,7 @@ from pipesim.costs import CostTable
 from pipesim.metrics import StepMetrics
 from pipesim.scenario import Scenario
 
-_EXCHANGES = ("context_exchange", "expert_exchange", "shard_exchange")
+_EXCHANGES = ("context_exchange", "expert_exchange")
 
 
 def step_breakdown(

@@ -15,7 +15,14 @@ from pipesim.study.fast import Evaluator, Prediction, ProgramCache, predict
 _METRICS = (
     *("num_ranks", "num_stages", "num_chunks", "num_microbatches", "step_time_s", "makespan_s"),
     *("bubble_ratio", "bubble_overhead", "span_bubble_ratio"),
-    *("exposed_sync_s", "hidden_sync_s", "optimizer_s", "comm_bytes"),
+    *(
+        "exposed_sync_s",
+        "hidden_sync_s",
+        "exposed_collective_s",
+        "hidden_collective_s",
+        "optimizer_s",
+        "comm_bytes",
+    ),
     *("tokens_per_s", "model_tflops_per_gpu", "mfu", "usd_per_step"),
     *("peak_memory_bytes", "fits_memory", "synchronous"),
 )

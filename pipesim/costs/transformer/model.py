@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from pipesim.actions import Op
 from pipesim.costs.network.topology import (
     data_ring,
     expert_data_ring,
@@ -90,13 +91,18 @@ def model_costs(
     forward_parts, backward_parts = times.by_part("forward_s"), times.by_part("backward_s")
     activations = _activations(setting, counts)
     working = np.array([stage.working for stage in activations])
+    weight_gradient = times.of_stages([kind.weight_gradient_s for kind in times.kinds])
+    input_gradient = np.sum(list(backward_parts.values()), axis=0) - weight_gradient
+    exchange = None
     if scenario.optimizer in ("zero2", "zero3"):
         blocks = [_blocks(scenario, setting, times, counts, stage) for stage in range(num_stages)]
-        exchange = np.array([sharding.exchange_s(of_stage) for of_stage in blocks])
-        forward_parts["shard_exchange"], backward_parts["shard_exchange"] = exchange.T
         working += [sharding.working_bytes(of_stage) for of_stage in blocks]
-    backward = np.sum(list(backward_parts.values()), axis=0)
-    weight_gradient = times.of_stages([kind.weight_gradient_s for kind in times.kinds])
+        exchange = sharding.exchange(blocks)
+    if exchange is not None:
+        forward_parts["shard_exchange"] = exchange.exposed_s[Op.F]
+        backward_parts["shard_exchange"] = exchange.exposed_s[Op.B]
+        input_gradient = input_gradient + exchange.exposed_s[Op.I]
+        weight_gradient = weight_gradient + exchange.exposed_s[Op.W]
 
     held = stage_parameters(model, counts, parallel)
     dense = np.array([stage.dense for stage in held])
@@ -116,8 +122,8 @@ def model_costs(
     num_sequences = batch.num_microbatches * batch.micro * parallel.data
     return CostTable(
         forward_s=np.sum(list(forward_parts.values()), axis=0),
-        backward_s=backward,
-        input_gradient_s=backward - weight_gradient,
+        backward_s=np.sum(list(backward_parts.values()), axis=0),
+        input_gradient_s=input_gradient,
         weight_gradient_s=weight_gradient,
         boundary_bytes=boundary,
         point_to_point=pipeline_links(cluster, parallel),
@@ -148,6 +154,7 @@ def model_costs(
         backward_parts_s=backward_parts,
         provenance=model_provenance(scenario, model, cluster, efficiency, counts),
         fabric=fabric(cluster, parallel),
+        shard_exchange=exchange,
     )
 
 
@@ -279,7 +286,7 @@ def _blocks(
 
 
 def _block(times: BlockTimes, held: StageParameters) -> Block:
-    return Block(sum(times.forward_s.values()), sum(times.backward_s.values()), held)
+    return Block(sum(times.forward_s.values()), sum(times.backward_s.values()), times.weight_gradient_s, held)
 
 
 def _gradient_buckets(scenario: Scenario, parameters: FloatArray) -> npt.NDArray[np.intp] | None:

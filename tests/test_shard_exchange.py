@@ -1,0 +1,131 @@
+"""Weights gathered and gradients reduced by every microbatch, on wires that others use too."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from helpers import costs_of, schedule_of
+
+from pipesim.actions import Op
+from pipesim.costs.network.alpha_beta import Collective
+from pipesim.costs.network.traffic import Fabric
+from pipesim.costs.network.wiring import Wiring
+from pipesim.costs.shards import ShardExchange, SyncStep
+from pipesim.engine import simulate
+from pipesim.evaluate import StepProgram
+from pipesim.graph import lower
+from pipesim.metrics import measure
+from pipesim.scenario import scenario_from_mapping
+from pipesim.study import simulate_scenario
+from pipesim.study.fast import ProgramCache, predict
+
+F = Fraction
+ORDERS = ("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1")
+
+
+def table(num_blocks=1, exposed=3):
+    """Two ranks of two replicas, a device a node: cards of 2 bytes a second, messages of 8 bytes.
+
+    Every F and B takes 10 seconds, beside which 20 bytes are gathered, alone for 10 seconds too.
+    """
+    wiring = Wiring(1, F(8), F(0), F(2), F(0), nics_per_node=1)
+    axes = (("tp", 1), ("cp", 1), ("dp", 2), ("pp", 2))
+    gathers = ((SyncStep(Collective("ring", F(0), F(20), F(2)), of_experts=False, of_weights=True),),) * 2
+    part = np.full(2, float(exposed))
+    exchange = ShardExchange(gathers, ((), ()), (num_blocks,) * 2, dict.fromkeys((Op.F, Op.B, Op.I), part))
+    costs = costs_of(2, forward_s=10, backward_s=10, p2p_bytes_per_s=F(2), boundary_bytes=8)
+    return replace(costs, fabric=Fabric(wiring, axes, axes), shard_exchange=exchange)
+
+
+def ends(mode, num_replicas=1, num_blocks=1, durations=None):
+    lowered = lower(schedule_of(*ORDERS))
+    timeline = simulate(
+        lowered, table(num_blocks), network=mode, num_replicas=num_replicas, durations=durations
+    )
+    computing = timeline.select(timeline.compute)
+    return computing.end_s.reshape(num_replicas, 2, 4).tolist()
+
+
+def test_gathers_and_messages_share_cards():
+    """F 1 of rank 0 begins at 10 with message 0 on its card: one byte a second each until 18, then 12 left.
+
+    So F 1 ends at 24. Message 0 is there at 18; F 0 of rank 1 has 8 of its 20 bytes left when message 1 comes
+    at 24, and both end at 32. The way back is the same.
+    """
+    assert ends("ideal") == [[[10, 20, 58, 68], [24, 34, 44, 54]]]
+    for num_replicas in (1, 2):
+        found = ends("fair", num_replicas)
+        assert found == [[[10, 24, 74, 84], [32, 42, 52, 66]]] * num_replicas
+
+
+def test_parts_are_spread_over_the_computation():
+    """Of F 1's two parts of 10 bytes the first meets message 0 until 18 and ends at 19, the second at 24."""
+    assert ends("fair", num_blocks=2)[0][0][1] == 24
+    assert ends("ideal", num_blocks=2) == ends("ideal")
+
+
+def test_replicas_wait_for_each_other():
+    lowered = lower(schedule_of(*ORDERS))
+    slower = np.array([[F(10)] * len(lowered.op)] * 2)
+    first = np.flatnonzero((lowered.op == Op.F) & (lowered.stage == 0) & (lowered.microbatch == 0))
+    slower[1, first] = F(30)
+    found = ends("ideal", num_replicas=2, durations=slower)
+    # The slow F 0 gathers from the start, as its partner does; F 1 gathers when both are there, from 30 on.
+    assert [found[0][0][0], found[1][0][0]] == [10, 30]
+    assert [found[0][0][1], found[1][0][1]] == [40, 40]
+
+
+def test_waits_are_counted_as_exposed_collectives():
+    schedule, costs = schedule_of(*ORDERS), table()
+    timeline = simulate(lower(schedule), costs)
+    metrics = measure(timeline, schedule, costs)
+    # Four times the three seconds of an idle network, and four seconds each where messages shared the cards.
+    assert [rank.breakdown.collective_s for rank in metrics.ranks] == [12 + 8, 12 + 8]
+    assert [rank.breakdown.busy_s for rank in metrics.ranks] == [4 * 7] * 2
+    assert (metrics.exposed_collective_s, metrics.hidden_collective_s) == (20, 40 - 20)
+    alone = measure(StepProgram.of(schedule).timeline(floats(costs)), schedule, floats(costs))
+    assert (alone.exposed_collective_s, alone.hidden_collective_s) == (12, 28)
+    assert StepProgram.of(schedule).contends(StepProgram.of(schedule).timeline(floats(costs)), costs)
+
+
+def floats(costs):
+    arrays = ("forward_s", "backward_s", "input_gradient_s", "weight_gradient_s", "boundary_bytes")
+    return replace(costs, **{name: getattr(costs, name).astype(float) for name in arrays})
+
+
+def scenario(optimizer, schedule, tensor, mode="fair"):
+    return scenario_from_mapping(
+        {
+            "model": "llama3-70b",
+            "cluster": {
+                "accelerator": "h100-sxm",
+                "num_nodes": 8,
+                "inter_node": "ib-ndr",
+                "nics_per_node": 4,
+            },
+            "parallel": {"pipeline": 4, "tensor": tensor, "virtual_stages": 1 if schedule == "1f1b" else 2},
+            "batch": {"microbatches": 8},
+            "optimizer": optimizer,
+            "schedule": schedule,
+            "network": {"mode": mode},
+        }
+    )
+
+
+@pytest.mark.parametrize("optimizer", ["zero2", "zero3"])
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v", "seq1f1b"])
+def test_alone_the_engine_takes_what_the_formula_says(optimizer, schedule):
+    for tensor, contended in ((2, False), (8, True)):
+        ideal = simulate_scenario(scenario(optimizer, schedule, tensor, "ideal")).metrics
+        formula = predict(scenario(optimizer, schedule, tensor), ProgramCache(), "compiled").result.metrics
+        for name in ("step_time_s", "exposed_collective_s", "hidden_collective_s", "bubble_ratio"):
+            assert getattr(ideal, name) == pytest.approx(getattr(formula, name), rel=1e-9), name
+        assert ideal.exposed_collective_s > 0 < ideal.hidden_collective_s
+        shared = predict(scenario(optimizer, schedule, tensor), ProgramCache())
+        assert shared.evaluator == ("engine" if contended else shared.evaluator)
+        assert shared.result.metrics.step_time_s >= ideal.step_time_s * (1 - 1e-12)
+        for rank in shared.result.metrics.ranks:
+            b = rank.breakdown
+            parts = (b.busy_s, b.warmup_s, b.dependency_s, b.p2p_s, b.collective_s, b.cooldown_s)
+            assert sum(parts) == pytest.approx(shared.result.metrics.makespan_s, rel=1e-12)
