@@ -119,6 +119,7 @@ def test_torchtitan_launch_script_wins(tmp_path: Path) -> None:
         ([("batch_size = 32", "batch_size = 1")], {}, "local batch of 1 does not fall into 8 microbatches"),
         ([("batch_size = 32", 'batch_size = "32"')], {}, "training.batch_size: found '32'"),
         ([("shard_degree = 8", "shard_degree = -1")], {"num_gpus": 96}, "-1 cannot be"),
+        ([("pipeline_parallel_degree = 8", "pipeline_parallel_degree = 1000000000")], {}, "at most 100000"),
         ([], {"num_gpus": 256}, "tensor 8 x pipeline 8 x data 8 = 512, but the run has 256 GPUs"),
         ([("[model]", "[model")], {}, "is not TOML"),
         ([("[model]", "[other]")], {}, "no [model] and [training]"),
@@ -205,6 +206,7 @@ def test_deepspeed_fills_stages() -> None:
         ({"bf16": {"enabled": True}}, "", {}, "bf16 and fp16 are both enabled"),
         ({}, "--num-layers 3 --pipeline-model-parallel-size 2 --hidden-size 8", {}, "missing"),
         ({}, "--pipeline-model-parallel-size 16 --num-layers 42", {}, "leaves nothing for rank 14, 15"),
+        ({}, "--pipeline-model-parallel-size 1000000000", {}, "at most 100000"),
     ],
 )  # fmt: skip
 def test_deepspeed_refusals(
@@ -277,6 +279,7 @@ def test_neox_files_add_up_and_snake_case_is_the_same(tmp_path: Path) -> None:
         ([('"num-layers": 44', '"num-layers": 0')], "num_layers: found 0"),
         ([('"num-layers": 44', '"num-layers": 10'), ('size": 4', 'size": 8'), ("96 A", "16 A")],
          "nothing for rank 5"),
+        ([('size": 4', 'size": 1000000000')], "pipe_parallel_size: found 1000000000; a whole number"),
         ([('"hidden-size": 6144,\n', "")], "hidden_size: missing"),
         ([('"seq-length": 2048', '"seq-length": 2048, "seq_length": 4096')], "is stated twice"),
         ([('"stage": 1', '"stage": 2')], "refuses ZeRO 2 and 3"),

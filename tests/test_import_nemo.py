@@ -124,6 +124,7 @@ def test_nemo_405b(tmp_path: Path) -> None:
         ([("num_nodes: 576", "num_nodes: 575")], "does not divide the run's 4600 GPUs"),
         ([("global_batch_size: 2016", "global_batch_size: 1")], "global batch 1 is not a multiple"),
         ([("num_layers: 126", "num_layers: 125")], "would be dropped"),
+        ([("num_layers: 126", "num_layers: 1000000001")], "at most 100000"),
         ([("num_layers: 126", 'num_layers: "126"')], "model.num_layers: found '126'"),
         ([("num_layers: 126", "num_layers: ${nowhere}")], "hangs on ${nowhere}"),
         ([("num_layers: 126", "num_layers: ${.num_layers}")], "circle"),

@@ -13,7 +13,7 @@ from pipesim.scenario.readers.arguments import Arguments, read_arguments
 from pipesim.scenario.readers.facts import Facts, Imported, complete
 from pipesim.scenario.readers.json_text import parse_json_object
 from pipesim.scenario.readers.megatron import megatron_facts
-from pipesim.scenario.readers.values import Settings, joined
+from pipesim.scenario.readers.values import MAX_LAYERS, Settings, joined
 
 _MODEL = "gpt3-6.7b"
 _ZERO = {0: "plain", 1: "sharded", 2: "zero2", 3: "zero3"}
@@ -162,8 +162,8 @@ def _facts(
 ) -> tuple[Facts, Settings | None]:
     if arguments is not None and arguments.values:
         settings = arguments.settings()
-        ranks = settings.count("pipeline-model-parallel-size") or 1
-        total = settings.count("num-layers")
+        ranks = settings.count("pipeline-model-parallel-size", maximum=MAX_LAYERS) or 1
+        total = settings.count("num-layers", maximum=MAX_LAYERS)
         method = settings.text("pp-partition-method") or ""
         uneven = None
         if total is not None and ranks > 1 and (total % ranks or "embedding" in method):

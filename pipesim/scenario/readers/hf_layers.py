@@ -7,6 +7,7 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.readers.hf_values import count
+from pipesim.scenario.readers.values import MAX_LAYERS
 
 _ALSO = {
     "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "num_routed_experts"),
@@ -79,7 +80,7 @@ def _which_layers(config: Mapping[str, Any], file: str) -> dict[str, Any]:
         return {name: value for name, value in fields.items() if value not in (None, 0)}
     if (step or 1) == 1 and not dense:
         return {}
-    num_layers = count(config, "num_hidden_layers", file, required=True) or 0
+    num_layers = count(config, "num_hidden_layers", file, required=True, maximum=MAX_LAYERS) or 0
     return {
         "moe_layer_freq": [
             int((layer + 1) % (step or 1) == 0 and layer not in (dense or ())) for layer in range(num_layers)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.readers.values import as_count, shown
+from pipesim.scenario.readers.values import LARGEST_COUNT, as_count, shown
 
 
 def count(
@@ -17,6 +17,7 @@ def count(
     names: tuple[str, ...] = (),
     required: bool = False,
     minimum: int = 1,
+    maximum: int = LARGEST_COUNT,
 ) -> int | None:
     """Read a whole number that stands under the first of several names.
 
@@ -32,8 +33,8 @@ def count(
         Names to look for, in this order.
     required : bool
         Whether it must be there.
-    minimum : int
-        The smallest legal value.
+    minimum, maximum : int
+        The smallest and the largest legal value.
 
     Returns
     -------
@@ -52,7 +53,7 @@ def count(
             also = f" (nor is there {' or '.join(names[1:])})" if names[1:] else ""
             raise ScenarioError(f"missing{also}", file=file, key=names[0])
         return None
-    return as_count(config[name], file=file, key=name, minimum=minimum)
+    return as_count(config[name], file=file, key=name, minimum=minimum, maximum=maximum)
 
 
 def flag(config: Mapping[str, Any], key: str, default: bool, file: str) -> bool:

@@ -11,10 +11,9 @@ from pipesim.errors import ScenarioError
 from pipesim.scenario.readers.arguments import Arguments, read_arguments
 from pipesim.scenario.readers.facts import Facts, Imported, complete
 from pipesim.scenario.readers.megatron_cut import cut
-from pipesim.scenario.readers.values import Settings
+from pipesim.scenario.readers.values import MAX_LAYERS, Settings
 from pipesim.scenario.readers.vocabulary import GPT2, embedding_rows, tokens_of
 
-MAX_LAYERS = 100_000
 _NAME_SIZES = (
     ("tp", "tensor", re.compile(r"(?<![a-z])tp(\d+)")),
     ("pp", "pipeline", re.compile(r"(?<![a-z])pp(\d+)")),
@@ -95,7 +94,7 @@ def megatron_facts(
     facts = Facts("Megatron-LM", arguments.files, _name(path), {"name": _name(path)})
     facts.inferred |= arguments.notes
     facts.tensor = settings.count("tensor-model-parallel-size", "model-parallel-size") or 1
-    facts.pipeline = settings.count("pipeline-model-parallel-size") or 1
+    facts.pipeline = settings.count("pipeline-model-parallel-size", maximum=MAX_LAYERS) or 1
     facts.context = settings.count("context-parallel-size") or 1
     facts.expert = settings.count("expert-model-parallel-size") or 1
     facts.expert_tensor = settings.count("expert-tensor-parallel-size")

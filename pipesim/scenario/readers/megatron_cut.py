@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipesim.errors import ScenarioError
 from pipesim.scenario.readers.facts import Facts, refuse_lost_layers
 from pipesim.scenario.readers.layout import Layout, parse_layout
-from pipesim.scenario.readers.values import Settings, joined
+from pipesim.scenario.readers.values import MAX_LAYERS, Settings, joined
 
 _LAYOUT = "pipeline-model-parallel-layout"
 _PER_STAGE = "num-layers-per-virtual-pipeline-stage"
@@ -30,7 +30,7 @@ def cut(facts: Facts, settings: Settings) -> None:
         Layers that would be dropped, stages without a layer, or two ways of cutting at once.
     """
     layout = settings.text(_LAYOUT)
-    num_layers = settings.count("num-layers", "decoder-num-layers", "encoder-num-layers")
+    num_layers = settings.count("num-layers", "decoder-num-layers", "encoder-num-layers", maximum=MAX_LAYERS)
     prediction = settings.count("mtp-num-layers", minimum=0) or 0
     if prediction:
         facts.not_used["mtp-num-layers"] = f"{prediction}: not modelled"

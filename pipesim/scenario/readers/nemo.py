@@ -10,7 +10,7 @@ from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.readers.facts import Facts, Imported, complete, cut_evenly
 from pipesim.scenario.readers.interpolation import resolved
-from pipesim.scenario.readers.values import Settings
+from pipesim.scenario.readers.values import MAX_LAYERS, Settings
 from pipesim.scenario.readers.vocabulary import embedding_rows, tokens_of
 
 _GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
@@ -70,7 +70,7 @@ def _cut(facts: Facts, settings: Settings) -> None:
     if chunks > 1 and facts.pipeline == 1:
         facts.not_used["model.virtual_pipeline_model_parallel_size"] = f"{chunks}: no pipeline to interleave"
         chunks = 1
-    num_layers = settings.required("model.num_layers", what="transformer layers")
+    num_layers = settings.required("model.num_layers", what="transformer layers", maximum=MAX_LAYERS)
     cut_evenly(facts, num_layers, chunks, file=settings.file, key="model.num_layers")
     facts.sequence_parallel = settings.flag("model.sequence_parallel")
 

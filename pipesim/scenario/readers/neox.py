@@ -11,7 +11,7 @@ from pipesim.scenario.loading import parse_yaml, read_text
 from pipesim.scenario.readers.comments import take_gpus_from_comments
 from pipesim.scenario.readers.deepspeed import number_format, split_as_deepspeed, zero_level
 from pipesim.scenario.readers.facts import Facts, Imported, complete
-from pipesim.scenario.readers.values import Settings
+from pipesim.scenario.readers.values import MAX_LAYERS, Settings
 from pipesim.scenario.readers.vocabulary import embedding_rows, tokens_of
 
 _GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
@@ -55,7 +55,7 @@ def read_neox(
     settings = Settings(document, files)
     facts = Facts("GPT-NeoX", files, Path(paths[0]).stem, {})
     facts.tensor = settings.count("model_parallel_size") or 1
-    facts.pipeline = settings.count("pipe_parallel_size", minimum=0) or 1
+    facts.pipeline = settings.count("pipe_parallel_size", minimum=0, maximum=MAX_LAYERS) or 1
     facts.model = {"name": facts.name} | _model(facts, settings)
     split_as_deepspeed(facts, facts.model["num_hidden_layers"], ends=0, file=files, key="num_layers")
     facts.optimizer = zero_level(settings, facts)
@@ -88,7 +88,7 @@ def _model(facts: Facts, settings: Settings) -> dict[str, Any]:
     gated = activation in _GATED or settings.text("mlp_type") == "llama"
     learned = (settings.text("pos_emb") or "learned") == "learned"
     model: dict[str, Any] = {
-        "num_hidden_layers": settings.required("num_layers", what="transformer layers"),
+        "num_hidden_layers": settings.required("num_layers", what="transformer layers", maximum=MAX_LAYERS),
         "hidden_size": hidden,
         "num_attention_heads": settings.required("num_attention_heads", what="query heads"),
         "vocab_size": _vocabulary(facts, settings),

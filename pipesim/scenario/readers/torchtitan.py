@@ -15,7 +15,7 @@ from pipesim.scenario.readers.comments import take_gpus_from_comments
 from pipesim.scenario.readers.facts import Facts, Imported, complete
 from pipesim.scenario.readers.shell import new_script, read_script
 from pipesim.scenario.readers.torchtitan_cut import cut
-from pipesim.scenario.readers.values import Settings, Unknown, shown
+from pipesim.scenario.readers.values import MAX_LAYERS, Settings, Unknown, shown
 
 _PRESETS = {
     ("llama3", "8b"): "llama3-8b",
@@ -140,7 +140,7 @@ def _model(facts: Facts, settings: Settings) -> None:
 def _sizes(facts: Facts, settings: Settings) -> None:
     for size in ("tensor", "pipeline", "context", "expert"):
         paths = [f"{section}.{size}_parallel_degree" for section in _WHERE]
-        setattr(facts, size, settings.count(*paths) or 1)
+        setattr(facts, size, settings.count(*paths, maximum=MAX_LAYERS) or 1)
     facts.sequence_parallel = facts.tensor > 1
     facts.inferred["parallel.sequence_parallel"] = "torchtitan has it on with tensor parallelism"
     facts.expert_tensor = settings.count("parallelism.expert_tensor_parallel_degree") or (

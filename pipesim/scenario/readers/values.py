@@ -10,6 +10,8 @@ from typing import Any
 from pipesim.errors import ScenarioError
 
 LARGEST_COUNT = 10**9
+MAX_LAYERS = 100_000
+"""Most layers or pipeline ranks, of which readers make lists with an entry for each."""
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 _PARALLEL = re.compile(
     r"parallel|pipeline|pipe[-_]|virtual|(?:^|[-_.])vp|overlap|recompute|checkpoint[-_.](?:activations|num)"
@@ -84,8 +86,8 @@ class Settings:
                 )
         return found[0]
 
-    def count(self, *paths: str, minimum: int = 1) -> int | None:
-        """Read a whole number of at least `minimum`; None where no path has a value.
+    def count(self, *paths: str, minimum: int = 1, maximum: int = LARGEST_COUNT) -> int | None:
+        """Read a whole number from `minimum` to `maximum`; None where no path has a value.
 
         Raises
         ------
@@ -97,9 +99,9 @@ class Settings:
             return None
         if self._numbers_are_text and isinstance(value, str) and _WHOLE.fullmatch(value):
             value = int(value)
-        return as_count(value, file=self.file, key=path, minimum=minimum)
+        return as_count(value, file=self.file, key=path, minimum=minimum, maximum=maximum)
 
-    def required(self, *paths: str, what: str) -> int:
+    def required(self, *paths: str, what: str, maximum: int = LARGEST_COUNT) -> int:
         """Read a count that must be there.
 
         Raises
@@ -107,7 +109,7 @@ class Settings:
         ScenarioError
             Missing, or not a count.
         """
-        value = self.count(*paths)
+        value = self.count(*paths, maximum=maximum)
         if value is None:
             also = f" (nor is there {' or '.join(paths[1:])})" if paths[1:] else ""
             raise ScenarioError(f"missing{also}; needed: {what}", file=self.file, key=paths[0])
@@ -162,16 +164,16 @@ class Settings:
         }
 
 
-def as_count(value: object, *, file: str, key: str, minimum: int = 1) -> int:
-    """Check a whole number of at least `minimum` and below 1e9.
+def as_count(value: object, *, file: str, key: str, minimum: int = 1, maximum: int = LARGEST_COUNT) -> int:
+    """Check a whole number from `minimum` to `maximum`.
 
     Raises
     ------
     ScenarioError
         Text, a fraction, a truth value, too small or too large.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= LARGEST_COUNT:
-        most = f" and at most {LARGEST_COUNT}" if isinstance(value, int) and value > LARGEST_COUNT else ""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        most = f" and at most {maximum}" if isinstance(value, int) and value > maximum else ""
         raise ScenarioError(
             f"found {shown(value)}; a whole number of at least {minimum}{most} is needed", file=file, key=key
         )
