@@ -84,6 +84,10 @@ def test_one_worker_killed_in_mid_sweep_and_every_row_once(tmp_path):
     assert output.read_bytes() == (tmp_path / "here.csv").read_bytes()
 
 
-def test_no_scheduler_at_the_address():
-    with pytest.raises(ScenarioError, match="--dask: no Dask scheduler at"), dask_executor("nonsense://1"):
+@pytest.mark.parametrize("address", ["nonsense://1", "host", "nonsense://host:1"])
+def test_no_scheduler_at_the_address(address):
+    with (
+        pytest.raises(ScenarioError, match=f"--dask: no Dask scheduler at {address}"),
+        dask_executor(address),
+    ):
         pass

@@ -97,6 +97,8 @@ def test_command_line():
         ("reliability.mtbf_per_gpu=0 s", "reliability.mtbf_per_gpu"),
         ("reliability.restart=-1 s", "reliability.restart"),
         ("reliability.hope=1", "reliability.hope"),
+        ("reliability.days=1e9", "reliability"),
+        ("reliability.mtbf_per_gpu=1 s", "reliability"),
     ],
 )
 def test_bad_input(override, key):

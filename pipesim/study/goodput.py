@@ -22,6 +22,7 @@ from pipesim.scenario.resolved import Reliability
 from pipesim.study.run import Result, simulate_scenario
 
 _DAY_S = 86_400.0
+_MOST_FAILURES = 1e7
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def goodput_of(result: Result) -> Goodput:
     Raises
     ------
     ScenarioError
-        If the step takes no time.
+        If the step takes no time, or failures are too many to follow.
     """
     scenario, metrics = result.scenario, result.metrics
     reliability, num_gpus = scenario.reliability, result.costs.num_gpus or result.schedule.num_ranks
@@ -130,6 +131,15 @@ def goodput_of(result: Result) -> Goodput:
     if step_s <= 0:
         raise ScenarioError("a step takes no time, so no interval holds a number of them", file=scenario.file)
     mtbf_s = reliability.mtbf_per_gpu_s / num_gpus
+    num_failures = reliability.num_runs * reliability.days * _DAY_S / mtbf_s
+    if num_failures > _MOST_FAILURES:
+        raise ScenarioError(
+            f"{reliability.num_runs} runs of {reliability.days:g} days with a failure every {mtbf_s:.3g} s "
+            f"are {num_failures:.2g} failures to simulate, more than {_MOST_FAILURES:.0e}; "
+            "state fewer days or runs",
+            file=scenario.file,
+            key="reliability",
+        )
     best = best_interval_s(reliability.checkpoint_s, mtbf_s)
     wanted = best if reliability.interval_s is None else reliability.interval_s
     interval_steps = max(1, round(wanted / step_s))

@@ -192,6 +192,9 @@ def dask_executor(address: str) -> Iterator[Executor]:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
         raise ScenarioError("needs Dask: pip install 'pipesim[dask]'", key="--dask") from None
+    if not address.rpartition(":")[2].isdecimal():
+        words = "HOST:PORT is needed, such as tcp://host:8786"
+        raise ScenarioError(f"no Dask scheduler at {address}: {words}", key="--dask")
     try:
         client = distributed.Client(address, timeout="10s", set_as_default=False)
     except (OSError, ValueError, ImportError) as error:
