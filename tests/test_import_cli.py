@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from import_samples import DATA
 from typer.testing import CliRunner
 
 from pipesim.cli.app import app
@@ -18,7 +19,6 @@ from pipesim.scenario import load_scenario
 from pipesim.scenario.readers.facts import Imported
 from pipesim.scenario.readers.writing import scenario_text
 
-DATA = Path(__file__).parent / "data" / "imports"
 HF = Path(__file__).parents[1] / "scenarios" / "configs" / "llama3-70b.json"
 VERBS: dict[str, list[str]] = {
     "hf": [str(HF)],

@@ -4,7 +4,9 @@ from itertools import product
 from types import SimpleNamespace
 
 import pytest
+from helpers import texts
 
+from pipesim.actions import Schedule
 from pipesim.errors import ScheduleError
 from pipesim.graph import lower
 from pipesim.schedules import Shape, families, generate
@@ -75,16 +77,6 @@ def test_zb_h1_is_torchs_interleaved_zero_bubble_with_one_chunk(without_lowering
             assert our_orders("zb-h1", p, 1, m) == theirs
 
 
-def test_torch_refuses_what_we_say_of_1f1b():
-    for p, m in product(range(1, 6), range(1, 9)):
-        (stage,) = stages(p, 1)
-        if verdict("1f1b", Shape(p, 1, m), "torch").accepts:
-            schedules.Schedule1F1B(stage, m)
-        else:
-            with pytest.raises(ValueError, match="microbatches"):
-                schedules.Schedule1F1B(stage, m)
-
-
 def load(path, p, v, m, **how):
     runtime = schedules._PipelineScheduleRuntime(stages(p, v), m)
     runtime._load_csv(str(path), **how)
@@ -114,6 +106,16 @@ def test_exported_file_loads_in_torch_just_where_we_say_so(name, tmp_path):
     for rank in range(p):
         loaded = [str(action) for action in runtime.pipeline_order[rank]]
         assert loaded == [str(action) for action in schedule.actions_of(rank)]
+
+
+@pytest.mark.parametrize("p", [2, 3, 4])
+def test_a_file_that_torch_writes_is_read(p, tmp_path):
+    schedule = generate("interleaved-1f1b", Shape(p, 2, 2 * p))
+    path = tmp_path / "schedule.csv"
+    path.write_text(schedule.to_csv())
+    load(path, p, 2, 2 * p)._dump_csv(str(path), format="compute_comms")
+    assert "SEND" in path.read_text()
+    assert texts(Schedule.from_csv(path.read_text()).compute_only()) == texts(schedule)
 
 
 @pytest.mark.parametrize(
