@@ -9,10 +9,10 @@ from pathlib import Path
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import read_text
-from pipesim.scenario.readers.arguments import Arguments, read_arguments
 from pipesim.scenario.readers.facts import Facts, Imported, complete
 from pipesim.scenario.readers.json_text import parse_json_object
 from pipesim.scenario.readers.megatron import megatron_facts
+from pipesim.scenario.readers.megatron_arguments import Arguments, read_arguments
 from pipesim.scenario.readers.values import MAX_LAYERS, Settings, joined
 
 _MODEL = "gpt3-6.7b"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.readers.arguments import Arguments, read_arguments
 from pipesim.scenario.readers.facts import Facts, Imported, complete
+from pipesim.scenario.readers.megatron_arguments import Arguments, read_arguments
 from pipesim.scenario.readers.megatron_cut import cut
 from pipesim.scenario.readers.values import MAX_LAYERS, Settings
 from pipesim.scenario.readers.vocabulary import GPT2, embedding_rows, tokens_of

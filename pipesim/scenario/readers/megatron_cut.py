@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.readers.facts import Facts, refuse_lost_layers
-from pipesim.scenario.readers.layout import Layout, parse_layout
+from pipesim.scenario.readers.megatron_layout import Layout, parse_layout
 from pipesim.scenario.readers.values import MAX_LAYERS, Settings, joined
 
 _LAYOUT = "pipeline-model-parallel-layout"

@@ -8,9 +8,9 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import parse_yaml, read_text
-from pipesim.scenario.readers.comments import take_gpus_from_comments
 from pipesim.scenario.readers.deepspeed import number_format, split_as_deepspeed, zero_level
 from pipesim.scenario.readers.facts import Facts, Imported, complete
+from pipesim.scenario.readers.gpus_in_comments import take_gpus_from_comments
 from pipesim.scenario.readers.values import MAX_LAYERS, Settings
 from pipesim.scenario.readers.vocabulary import embedding_rows, tokens_of
 

@@ -10,9 +10,9 @@ from typing import Any
 from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import read_text
 from pipesim.scenario.presets import get_preset
-from pipesim.scenario.readers.arguments import flags_of
-from pipesim.scenario.readers.comments import take_gpus_from_comments
 from pipesim.scenario.readers.facts import Facts, Imported, complete
+from pipesim.scenario.readers.gpus_in_comments import take_gpus_from_comments
+from pipesim.scenario.readers.megatron_arguments import flags_of
 from pipesim.scenario.readers.shell import new_script, read_script
 from pipesim.scenario.readers.torchtitan_cut import cut
 from pipesim.scenario.readers.values import MAX_LAYERS, Settings, Unknown, shown
