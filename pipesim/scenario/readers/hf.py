@@ -45,16 +45,6 @@ _FAMILIES = {
     "deepseek_v2": _LLAMA,
     "deepseek_v3": _LLAMA,
 }
-_NAMES: dict[str, tuple[str, ...]] = {
-    "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers"),
-    "hidden_size": ("hidden_size", "n_embd", "n_embed"),
-    "num_attention_heads": ("num_attention_heads", "n_head"),
-    "num_key_value_heads": ("num_key_value_heads",),
-    "head_dim": ("head_dim",),
-    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim"),
-    "vocab_size": ("vocab_size",),
-    "positions": ("max_position_embeddings", "n_positions", "n_ctx", "seq_length"),
-}
 
 
 def read_hf_config(path: str | Path) -> dict[str, Any]:
@@ -83,9 +73,9 @@ def read_hf_config(path: str | Path) -> dict[str, Any]:
     family = _family(config, file)
     fields: dict[str, Any] = {"name": _name(config, Path(path))}
     for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"):
-        fields[key] = _count(config, key, file, required=True)
+        fields[key] = count(config, key, file, required=True)
     for key in ("num_key_value_heads", "head_dim", "intermediate_size"):
-        size = _count(config, key, file)
+        size = count(config, key, file)
         if size is not None:
             fields[key] = size
     fields |= expert_fields(config, file, inner=fields.get("intermediate_size"))
@@ -106,8 +96,8 @@ def read_hf_config(path: str | Path) -> dict[str, Any]:
             file=file,
             key="word_embed_proj_dim",
         )
-    positions = _count(config, "positions", file, required=family.learned_positions)
-    window = _count(config, "sliding_window", file) if config.get("use_sliding_window", True) else None
+    positions = count(config, "max_position_embeddings", file, required=family.learned_positions)
+    window = count(config, "sliding_window", file) if config.get("use_sliding_window", True) else None
     fields["seq_length"] = min(size for size in (positions, window, DEFAULT_SEQ_LENGTH) if size is not None)
     fields["gated_mlp"] = family.gated_mlp
     fields["tie_word_embeddings"] = flag(config, "tie_word_embeddings", family.tied, file)
@@ -133,10 +123,6 @@ def _family(config: Mapping[str, Any], file: str) -> _Family:
             f"found {model_type!r}; known decoders: {', '.join(_FAMILIES)}", file=file, key="model_type"
         )
     return _FAMILIES[model_type]
-
-
-def _count(config: Mapping[str, Any], key: str, file: str, *, required: bool = False) -> int | None:
-    return count(config, key, file, names=_NAMES.get(key, ()), required=required)
 
 
 def _name(config: Mapping[str, Any], path: Path) -> str:

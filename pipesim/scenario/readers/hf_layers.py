@@ -9,11 +9,6 @@ from pipesim.errors import ScenarioError
 from pipesim.scenario.readers.hf_values import count
 from pipesim.scenario.readers.values import MAX_LAYERS
 
-_ALSO = {
-    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "num_routed_experts"),
-    "num_experts_per_tok": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
-    "num_shared_experts": ("n_shared_experts", "num_shared_experts"),
-}
 _LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
 
 
@@ -34,21 +29,19 @@ def expert_fields(config: Mapping[str, Any], file: str, *, inner: int | None) ->
     ScenarioError
         A missing or malformed field.
     """
-    num_experts = count(config, "num_experts", file, names=_ALSO["num_experts"], minimum=0)
+    num_experts = count(config, "num_experts", file, minimum=0)
     if num_experts in (None, 0, 1):
         return {}
     fields: dict[str, Any] = {
         "num_experts": num_experts,
-        "num_experts_per_tok": count(
-            config, "num_experts_per_tok", file, names=_ALSO["num_experts_per_tok"], required=True
-        ),
+        "num_experts_per_tok": count(config, "num_experts_per_tok", file, required=True),
     }
     width = count(config, "moe_intermediate_size", file) or inner
     if width is None:
         raise ScenarioError("missing; needed: width of one expert", file=file, key="moe_intermediate_size")
     fields["moe_intermediate_size"] = width
     shared = count(config, "shared_expert_intermediate_size", file, minimum=0)
-    number = count(config, "num_shared_experts", file, names=_ALSO["num_shared_experts"], minimum=0)
+    number = count(config, "num_shared_experts", file, minimum=0)
     if shared or number:
         fields["shared_expert_intermediate_size"] = shared or (number or 0) * width
     return fields | _which_layers(config, file)

@@ -8,29 +8,37 @@ from typing import Any
 from pipesim.errors import ScenarioError
 from pipesim.scenario.readers.values import LARGEST_COUNT, as_count, shown
 
+_NAMES = {
+    "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "n_embed"),
+    "num_attention_heads": ("num_attention_heads", "n_head"),
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim"),
+    "max_position_embeddings": ("max_position_embeddings", "n_positions", "n_ctx", "seq_length"),
+    "num_experts": ("num_local_experts", "num_experts", "n_routed_experts", "num_routed_experts"),
+    "num_experts_per_tok": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
+    "num_shared_experts": ("n_shared_experts", "num_shared_experts"),
+}
+
 
 def count(
     config: Mapping[str, Any],
     key: str,
     file: str,
     *,
-    names: tuple[str, ...] = (),
     required: bool = False,
     minimum: int = 1,
     maximum: int = LARGEST_COUNT,
 ) -> int | None:
-    """Read a whole number that stands under the first of several names.
+    """Read a whole number under the first of its names that has a value.
 
     Parameters
     ----------
     config : Mapping
         The configuration.
     key : str
-        The name, where `names` does not give several.
+        The usual name; other families' names for it are tried as well.
     file : str
         For messages.
-    names : tuple of str
-        Names to look for, in this order.
     required : bool
         Whether it must be there.
     minimum, maximum : int
@@ -46,7 +54,7 @@ def count(
     ScenarioError
         Missing though required, or no such number.
     """
-    names = names or (key,)
+    names = _NAMES.get(key, (key,))
     name = next((name for name in names if config.get(name) is not None), None)
     if name is None:
         if required:
