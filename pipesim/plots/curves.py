@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from matplotlib.ticker import LogLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator
 
 from pipesim.plots.canvas import new_figure, save
 from pipesim.plots.labels import spread
@@ -61,7 +61,7 @@ def plot_bubble(
         axis.minorticks_off()
     else:
         axis.set_ylim(bottom=0)
-    axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{100 * ratio:.4g} %"))
     axis.grid(alpha=0.3)
     axis.set_xlabel("microbatches m")
     axis.set_ylabel("bubble ratio: idle / (p x makespan)")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.plots.canvas import new_figure, save
+from pipesim.plots.labels import name_points
 from pipesim.plots.pareto import Point, pareto_front
 
 _ALL, _FRONT, _CHOSEN = "#c9c9c9", "#2f6fde", "#e15759"
@@ -68,4 +69,6 @@ def plot_plan(
     axis.grid(alpha=0.3)
     axis.set_title(title, loc="left", fontsize=9)
     figure.legend(loc="outside lower center", fontsize=7, frameon=False, ncols=2)
+    numbers = [(str(n), (p[1], p[2] / 1e9), _CHOSEN) for n, p in enumerate(chosen, start=1)]
+    name_points(axis, numbers, [])
     save(figure, path)

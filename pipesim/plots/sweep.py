@@ -10,6 +10,7 @@ import numpy as np
 
 from pipesim.errors import ScenarioError
 from pipesim.plots.canvas import new_figure, save
+from pipesim.plots.curves import plot_bubble
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -86,8 +87,11 @@ def plot_sweep(frame: pd.DataFrame, kind: str, title: str, path: str | Path) -> 
     """
     if kind not in KINDS:
         raise ScenarioError(f"found {kind!r}; allowed: {', '.join(KINDS)}", key="--kind")
+    if kind == _BUBBLE:
+        plot_bubble(title, _bubble_curves(frame), path)
+        return
     figure, (axis,) = new_figure(9.0, 5.0)
-    KINDS[kind](axis, frame)
+    _DRAWN[kind](axis, frame)
     axis.grid(alpha=0.3)
     axis.set_title(title, loc="left", fontsize=9)
     figure.legend(loc="outside right center", fontsize=7, frameon=False)
@@ -156,14 +160,13 @@ def _throughput(axis: Any, frame: pd.DataFrame) -> str:
     return "microbatches_per_s"
 
 
-def _bubble_microbatches(axis: Any, frame: pd.DataFrame) -> None:
-    for number, (label, rows) in enumerate(_lines(frame, ["batch.microbatches", "batch.global"])):
+def _bubble_curves(frame: pd.DataFrame) -> dict[str, list[tuple[int, float]]]:
+    curves = {}
+    for label, rows in _lines(frame, ["batch.microbatches", "batch.global"]):
         ordered = rows.sort_values("num_microbatches")
-        axis.plot(ordered["num_microbatches"], ordered["bubble_ratio"], label=label, **_style(number))
-    _log2_ticks(axis, frame["num_microbatches"])
-    axis.set_ylim(bottom=0)
-    axis.set_xlabel("microbatches m")
-    axis.set_ylabel("bubble ratio: idle / (p x makespan)")
+        counts, ratios = ordered["num_microbatches"].astype(int), ordered["bubble_ratio"]
+        curves[label.replace(",", "")] = list(zip(counts.tolist(), ratios.tolist(), strict=True))
+    return curves
 
 
 def _pairs(first: str, second: str) -> Callable[[Any, pd.DataFrame], None]:
@@ -265,11 +268,12 @@ def _log2_ticks(axis: Any, values: pd.Series[Any]) -> None:
     axis.minorticks_off()
 
 
-KINDS: dict[str, Callable[[Any, pd.DataFrame], None]] = {
-    "bubble-microbatches": _bubble_microbatches,
+_BUBBLE = "bubble-microbatches"
+_DRAWN: dict[str, Callable[[Any, pd.DataFrame], None]] = {
     "pipeline-tensor": _pairs("parallel.pipeline", "parallel.tensor"),
     "pipeline-data": _pairs("parallel.pipeline", "parallel.data"),
     "weak-scaling": _weak_scaling,
     "memory-stage": _memory_stage,
     "network": _network,
 }
+KINDS = (_BUBBLE, *_DRAWN)
