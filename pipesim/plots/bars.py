@@ -12,6 +12,7 @@ from pipesim.metrics import Breakdown, StepMetrics, memory_over_time
 from pipesim.plots.canvas import OPTIMIZER, SYNC, new_figure, save
 from pipesim.timeline import Timeline
 
+_MOST_TICKS = 24
 _PARTS = (
     ("busy_s", "computing", "#2f6fde"),
     ("warmup_s", "warm-up", "#d9d9d9"),
@@ -24,7 +25,7 @@ _PARTS = (
 
 def plot_breakdown(title: str, metrics: StepMetrics, path: str | Path) -> None:
     """Draw each rank's step as a stacked bar: the makespan's parts, then synchronisation and optimizer."""
-    figure, (axis,) = new_figure(max(6.0, 1.2 + 0.7 * metrics.num_ranks), 4.2)
+    figure, (axis,) = new_figure(min(16.0, max(6.0, 1.2 + 0.7 * metrics.num_ranks)), 4.2)
     ranks = np.arange(metrics.num_ranks)
     bottom = np.zeros(len(ranks))
     layers = [
@@ -42,7 +43,8 @@ def plot_breakdown(title: str, metrics: StepMetrics, path: str | Path) -> None:
             bottom += seconds
     axis.set_xlabel("rank")
     axis.set_ylabel("seconds of a step")
-    axis.set_xticks(ranks)
+    axis.set_xticks(ranks[:: 1 + len(ranks) // _MOST_TICKS])
+    axis.margins(x=0.01)
     axis.set_title(title, loc="left", fontsize=9)
     figure.legend(loc="outside right center", fontsize=8, frameon=False)
     save(figure, path)
@@ -56,14 +58,15 @@ def plot_memory(
     colours = _rank_colours(schedule.num_ranks)
     for rank in range(schedule.num_ranks):
         seconds, used = memory_over_time(timeline, schedule, costs, rank)
-        axis.step(seconds, used / 1e9, where="post", color=colours[rank], linewidth=0.9, label=f"rank {rank}")
+        words = f"rank {rank}" if rank % (1 + schedule.num_ranks // _MOST_TICKS) == 0 else None
+        axis.step(seconds, used / 1e9, where="post", color=colours[rank], linewidth=0.9, label=words)
     if costs.memory_limit_bytes is not None:
         axis.axhline(costs.memory_limit_bytes / 1e9, color="#e15759", linestyle="--", label="device memory")
     axis.set_xlabel("seconds")
     axis.set_ylabel("GB")
     axis.set_ylim(bottom=0)
     axis.set_title(title, loc="left", fontsize=9)
-    figure.legend(loc="outside right center", fontsize=7, frameon=False, ncols=1 + schedule.num_ranks // 24)
+    figure.legend(loc="outside right center", fontsize=7, frameon=False)
     save(figure, path)
 
 
