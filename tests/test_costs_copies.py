@@ -59,6 +59,16 @@ def test_two_copies_in_one_node_share_its_wires():
     assert alone_s > costs.gradient_bytes.sum() / costs.p2p(0, 1).bytes_per_s
 
 
+@pytest.mark.parametrize("level", ["zero2", "zero3"])
+def test_shards_of_both_copies_are_added_up(level):
+    costs = costs_of(f"optimizer={level}")
+    link, more = costs.p2p(0, 7), with_mirrored_copies(costs, 8).fixed_sync_s - costs.fixed_sync_s
+    assert more == pytest.approx(costs.gradient_bytes / link.bytes_per_s + 2 * link.latency_s, rel=1e-12)
+    # Without replicas nothing is shared out, and the copies all-reduce.
+    alone = costs_of("parallel.data=1", "cluster.num_nodes=8", "batch.global=64", f"optimizer={level}")
+    assert with_mirrored_copies(alone, 8).sync_steps(0)[0].collective.nbytes == alone.gradient_bytes[0]
+
+
 def test_stated_costs_stay_as_stated():
     from pipesim.scenario import scenario_from_mapping
 

@@ -130,7 +130,7 @@ def model_costs(
         gradient_bytes=shared_out(("zero2", "zero3")) * precision.gradient_bytes,
         gradient_ring=sharding.ring,
         gradient_buckets=_gradient_buckets(scenario, parameters),
-        gradient_collective=_COLLECTIVE_AT_END[scenario.optimizer],
+        gradient_collective=_COLLECTIVE_AT_END[scenario.optimizer if parallel.num_replicas > 1 else "plain"],
         expert_share=experts / parameters if parallel.expert > 1 else None,
         expert_ring=sharding.expert_ring if parallel.expert > 1 else None,
         fixed_sync_s=np.zeros(num_stages),
