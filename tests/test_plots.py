@@ -28,6 +28,10 @@ def test_svg_is_the_same_every_time(tmp_path):
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
+def test_a_title_longer_than_the_picture_is_cut(tmp_path):
+    plot_bubble("x" * 3000, {"1f1b": [(4, 0.5)]}, tmp_path / "a.png")
+
+
 def test_a_picture_is_png_or_svg(tmp_path):
     with pytest.raises(ScenarioError, match=r"\.png or \.svg"):
         plot_bubble("title", {"1f1b": [(4, 0.5)]}, tmp_path / "a.gif")

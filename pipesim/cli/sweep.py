@@ -35,7 +35,12 @@ Dask = Annotated[
 
 def sweep(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="Table: .csv or .parquet.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Table, .csv or .parquet; another sweep's is kept."
+        ),
+    ],
     vary: Annotated[
         list[str] | None,
         typer.Option(

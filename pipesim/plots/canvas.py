@@ -19,6 +19,7 @@ from pipesim.files import check_picture, complete_file
 COLOURS = {Op.F: "#2f6fde", Op.B: "#f28e2b", Op.I: "#3fb8af", Op.W: "#59a14f"}
 OP_WORDS = {Op.F: "forward", Op.B: "full backward", Op.I: "input gradient", Op.W: "weight gradient"}
 IDLE = "#f5f5f5"
+_LETTERS_AN_INCH = 13
 SYNC, OPTIMIZER = "#7a6fb0", "#9c755f"
 
 
@@ -41,6 +42,9 @@ def save(figure: Figure, path: str | Path) -> None:
     check_picture(path)
     for text in figure.findobj(Text):
         text.set_parse_math(False)  # names of scenarios are not formulas
+        words, longest = text.get_text(), int(figure.get_figwidth() * _LETTERS_AN_INCH)
+        if len(words) > longest and "\n" not in words:
+            text.set_text(f"{words[: longest - 3]}...")
     with (
         complete_file(path) as temporary,
         rc_context({"svg.hashsalt": "pipesim"}),
