@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -270,6 +271,22 @@ def test_json_has_the_promised_fields(tmp_path):
     assert first["evaluator"] == "engine"
     assert first["compiled_step_time_s"] == pytest.approx(first["step_time_s"], rel=0.05)
     assert b"</svg>" in (tmp_path / "plan.svg").read_bytes()
+
+
+def test_how_the_file_cuts_its_model_is_not_read(tmp_path):
+    text = GPT3.read_text()
+    other = re.sub("parallel: .*", "parallel: {pipeline: 7, tensor: 3, data: 5}", text)
+    other = other.replace("micro: 1", "micro: 9")
+    assert other.count("pipeline: 7") == other.count("micro: 9") == 1
+    (tmp_path / "other.yaml").write_text(other)
+    found = []
+    for file in (GPT3, tmp_path / "other.yaml"):
+        arguments = ["plan", file, "--json", "--schedules", "1f1b", "--set", "cluster.num_nodes=8"]
+        run = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        found.append(json.loads(run.output))
+    assert found[0] == found[1]
+    inferred = found[0]["results"][0]["inferred"]
+    assert not {"parallel.tensor", "parallel.data", "batch.micro"} & set(inferred)
 
 
 def test_the_table_says_what_each_loses_and_why_others_were_rejected():

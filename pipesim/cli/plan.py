@@ -50,7 +50,7 @@ def plan_verb(
     if workers is not None and dask is not None:
         raise ScenarioError("--workers and --dask exclude each other")
     check_outputs(pictures=(plot,), inputs=(scenario,))
-    asked = load_scenario(scenario, overrides or ())
+    asked = load_scenario(scenario, overrides or (), uncut=True)
     wanted = _objectives(objective)
     if "cost" in wanted and asked.price_usd_per_gpu_hour is None:
         raise ScenarioError(

@@ -12,7 +12,7 @@ from pipesim.scenario.overrides import apply_overrides, blame_override
 from pipesim.scenario.resolved import Scenario
 
 
-def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
+def load_scenario(path: str | Path, overrides: Iterable[str] = (), *, uncut: bool = False) -> Scenario:
     """Read, check and resolve a scenario file.
 
     Parameters
@@ -21,6 +21,9 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
         A YAML file; names inside it are relative to its folder.
     overrides : iterable of str
         ``KEY=VALUE`` each, as for `apply_overrides`.
+    uncut : bool
+        Where a model and a global batch are stated, leave out how they are cut (parallel sizes, micro-batch),
+        for somebody who is about to choose: one device takes all, whatever the cluster.
 
     Returns
     -------
@@ -32,11 +35,16 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = ()) -> Scenario:
     ScenarioError
         One message: the file (or the override), the dotted key, what was found, what is allowed.
     """
-    return scenario_from_mapping(read_yaml_mapping(path), file=str(path), overrides=overrides)
+    mapping = read_yaml_mapping(path)
+    return scenario_from_mapping(mapping, file=str(path), overrides=overrides, uncut=uncut)
 
 
 def scenario_from_mapping(
-    mapping: Mapping[str, Any], *, file: str | None = None, overrides: Iterable[str] = ()
+    mapping: Mapping[str, Any],
+    *,
+    file: str | None = None,
+    overrides: Iterable[str] = (),
+    uncut: bool = False,
 ) -> Scenario:
     """Check and resolve a scenario given as a mapping with the keys of a scenario file.
 
@@ -48,6 +56,8 @@ def scenario_from_mapping(
         Where it came from, for messages and relative file names (otherwise the working folder).
     overrides : iterable of str
         ``KEY=VALUE`` each, as for `apply_overrides`.
+    uncut : bool
+        As for `load_scenario`.
 
     Returns
     -------
@@ -76,7 +86,7 @@ def scenario_from_mapping(
             keys = ScenarioKeys.model_validate(whole)
         except ValidationError as error:
             raise as_scenario_error(error, ScenarioKeys, file=None) from None
-        return resolve(keys, file=file, directory=directory, notes=notes)
+        return resolve(keys, file=file, directory=directory, notes=notes, uncut=uncut)
     except ScenarioError as error:
         if error.file is not None:
             raise

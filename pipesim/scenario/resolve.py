@@ -21,13 +21,23 @@ from pipesim.scenario.resolved import (
     Scenario,
     ScheduleChoice,
 )
-from pipesim.scenario.schema import CostKeys, JitterKeys, PrecisionKeys, ReliabilityKeys, ScenarioKeys
+from pipesim.scenario.schema import (
+    BatchKeys,
+    CostKeys,
+    JitterKeys,
+    ParallelKeys,
+    PrecisionKeys,
+    ReliabilityKeys,
+    ScenarioKeys,
+)
 
 DEFAULT_SCHEDULE = "1f1b"
 _ONLY_WITH_MODEL = ("layers", "recompute", "optimizer", "efficiency", "precision")
 
 
-def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Notes) -> Scenario:
+def resolve(
+    keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Notes, uncut: bool = False
+) -> Scenario:
     """Infer, check and convert.
 
     Parameters
@@ -40,6 +50,8 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
         Where the file names inside it start.
     notes : Notes
         Receives what was inferred; ends in the scenario's `echo` and `warnings`.
+    uncut : bool
+        See `pipesim.scenario.load_scenario`.
 
     Returns
     -------
@@ -53,15 +65,20 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
     """
     _check_one_basis(keys)
     cluster = None if keys.cluster is None else resolve_cluster(keys.cluster, notes)
-    parallel = resolve_parallel(keys.parallel, cluster, notes)
-    batch = resolve_batch(keys.batch, parallel.data, has_samples=keys.model is not None, notes=notes)
+    uncut = uncut and keys.model is not None and keys.batch.global_size is not None
+    if uncut:
+        keys = _without_cut(keys)
+    of_cut = Notes() if uncut else notes
+    parallel = resolve_parallel(keys.parallel, None if uncut else cluster, of_cut)
+    batch = resolve_batch(keys.batch, parallel.data, has_samples=keys.model is not None, notes=of_cut)
     if keys.costs is not None:
         _echo_sizes_beside_costs(parallel, keys, notes)
     layers = keys.layers or LayerSplit("even")
     model = None if keys.model is None else resolve_model(keys.model, notes)
     efficiency = None
     if model is not None and cluster is not None:
-        check_cut(model, parallel, layers, notes)
+        if not uncut:
+            check_cut(model, parallel, layers, notes)
         efficiency = resolve_efficiency(keys.efficiency, cluster.accelerator, notes)
         if parallel.overlap_gradients and keys.optimizer in ("zero2", "zero3"):
             raise ScenarioError(
@@ -72,11 +89,13 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
             notes.default("recompute", "none")
         if keys.optimizer is None:
             notes.default("optimizer", "plain")
-        if keys.layers is None:
+        if keys.layers is None and not uncut:
             notes.echo["layers"] += " (default)"
     accelerator = None if cluster is None else cluster.accelerator
-    if cluster is not None:
+    if cluster is not None and not uncut:
         _check_ranks(cluster.other_accelerators, parallel, "cluster.other_accelerators")
+    if keys.jitter is not None and not uncut:
+        _check_ranks(keys.jitter.slow_ranks, parallel, "jitter.slow_ranks")
     costs, costs_file = _costs(keys.costs, directory) if keys.costs is not None else (None, None)
     return Scenario(
         name=keys.name or (printable_stem(file) if file else "scenario"),
@@ -95,7 +114,7 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
         p2p_mode=keys.network.p2p,
         network_mode=keys.network.mode,
         reliability=_reliability(keys.reliability),
-        jitter=None if keys.jitter is None else _jitter(keys.jitter, parallel),
+        jitter=None if keys.jitter is None else _jitter(keys.jitter),
         all_reduce=None if keys.network.all_reduce == "auto" else keys.network.all_reduce,
         seed=keys.seed,
         price_usd_per_gpu_hour=_price(keys, cluster, notes),
@@ -104,6 +123,13 @@ def resolve(keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Not
         echo=notes.echo,
         warnings=tuple(notes.warnings),
     )
+
+
+def _without_cut(keys: ScenarioKeys) -> ScenarioKeys:
+    """Leave out the sizes into which model and batch are cut."""
+    parallel = ParallelKeys(pipeline=1, rank_order=keys.parallel.rank_order)
+    batch = BatchKeys.model_validate({"global": keys.batch.global_size})
+    return keys.model_copy(update={"parallel": parallel, "batch": batch})
 
 
 def _check_one_basis(keys: ScenarioKeys) -> None:
@@ -147,8 +173,7 @@ def _costs(keys: CostKeys, directory: Path) -> tuple[CostKeys | None, str | None
     return None, str((directory / keys.file).absolute())
 
 
-def _jitter(keys: JitterKeys, parallel: Parallel) -> Jitter:
-    _check_ranks(keys.slow_ranks, parallel, "jitter.slow_ranks")
+def _jitter(keys: JitterKeys) -> Jitter:
     return Jitter(keys.compute, keys.devices, keys.network, dict(keys.slow_ranks))
 
 
