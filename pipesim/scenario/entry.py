@@ -75,17 +75,18 @@ def scenario_from_mapping(
     from pipesim.scenario.notes import Notes
     from pipesim.scenario.problems import as_scenario_error
     from pipesim.scenario.resolve import resolve
-    from pipesim.scenario.schema import ScenarioKeys
+    from pipesim.scenario.schema import keys_for
 
     stated = tuple(overrides)
     directory = Path(file).parent if file else Path()
     notes = Notes()
     try:
         whole = expand(apply_overrides(mapping, stated), directory=directory, echo=notes.echo)
+        schema = keys_for(whole)
         try:
-            keys = ScenarioKeys.model_validate(whole)
+            keys = schema.model_validate(whole)
         except ValidationError as error:
-            raise as_scenario_error(error, ScenarioKeys, file=None) from None
+            raise as_scenario_error(error, schema, file=None) from None
         return resolve(keys, file=file, directory=directory, notes=notes, uncut=uncut)
     except ScenarioError as error:
         if error.file is not None:

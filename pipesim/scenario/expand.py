@@ -55,6 +55,8 @@ def expand(mapping: Mapping[str, Any], *, directory: Path, echo: dict[str, str])
 
 
 def _model(value: Any, directory: Path, echo: dict[str, str]) -> Any:
+    if isinstance(value, dict) and "torch" in value:
+        return value
     if isinstance(value, dict) and "hf" in value:
         if "preset" in value:
             raise ScenarioError("names both a preset and an hf file; one is needed", key="model")

@@ -10,8 +10,8 @@ from pipesim.files import printable_stem
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_costs import resolve_costs
 from pipesim.scenario.resolve_hardware import resolve_cluster, resolve_efficiency, resolve_precision
-from pipesim.scenario.resolve_model import resolve_model
-from pipesim.scenario.resolve_sizes import check_cut, resolve_batch, resolve_parallel
+from pipesim.scenario.resolve_model import resolve_model, resolve_torch_model
+from pipesim.scenario.resolve_sizes import check_cut, check_torch_cut, resolve_batch, resolve_parallel
 from pipesim.scenario.resolved import (
     Cluster,
     Jitter,
@@ -22,13 +22,15 @@ from pipesim.scenario.resolved import (
     ScheduleChoice,
 )
 from pipesim.scenario.schema import (
+    AnyScenarioKeys,
     BatchKeys,
     CostKeys,
     JitterKeys,
+    ModelKeys,
     ParallelKeys,
     PrecisionKeys,
     ReliabilityKeys,
-    ScenarioKeys,
+    TorchModelKeys,
 )
 
 DEFAULT_SCHEDULE = "1f1b"
@@ -36,7 +38,7 @@ _ONLY_WITH_MODEL = ("layers", "recompute", "optimizer", "efficiency", "precision
 
 
 def resolve(
-    keys: ScenarioKeys, *, file: str | None, directory: Path, notes: Notes, uncut: bool = False
+    keys: AnyScenarioKeys, *, file: str | None, directory: Path, notes: Notes, uncut: bool = False
 ) -> Scenario:
     """Infer, check and convert.
 
@@ -74,12 +76,17 @@ def resolve(
     if keys.costs is not None:
         _echo_sizes_beside_costs(parallel, keys, notes)
     layers = keys.layers or LayerSplit("even")
-    model = None if keys.model is None else resolve_model(keys.model, notes)
+    model = resolve_model(keys.model, notes) if isinstance(keys.model, ModelKeys) else None
+    torch_model = None
+    if isinstance(keys.model, TorchModelKeys):
+        torch_model = resolve_torch_model(keys.model, directory)
     efficiency = None
-    if model is not None and cluster is not None:
-        if not uncut:
+    if keys.model is not None and cluster is not None:
+        if model is not None and not uncut:
             check_cut(model, parallel, layers, notes)
         efficiency = resolve_efficiency(keys.efficiency, cluster.accelerator, notes)
+        if torch_model is not None:
+            _check_torch(keys, parallel, layers, notes)
         if parallel.overlap_gradients and keys.optimizer in ("zero2", "zero3"):
             raise ScenarioError(
                 f"{keys.optimizer} reduces gradients in every backward; remove overlap_gradients",
@@ -119,20 +126,32 @@ def resolve(
         seed=keys.seed,
         price_usd_per_gpu_hour=_price(keys, cluster, notes),
         measured_step_time_s=None if keys.measured_step_time is None else float(keys.measured_step_time),
+        torch_model=torch_model,
         file=file,
         echo=notes.echo,
         warnings=tuple(notes.warnings),
     )
 
 
-def _without_cut(keys: ScenarioKeys) -> ScenarioKeys:
+def _check_torch(keys: AnyScenarioKeys, parallel: Parallel, layers: LayerSplit, notes: Notes) -> None:
+    check_torch_cut(parallel, layers, notes)
+    if keys.recompute == "selective":
+        raise ScenarioError(
+            "selective recomputes a transformer's attention; a torch model takes none or full",
+            key="recompute",
+        )
+    # Its attention is whatever the module calls.
+    del notes.echo["efficiency.attention_kernel"]
+
+
+def _without_cut(keys: AnyScenarioKeys) -> AnyScenarioKeys:
     """Leave out the sizes into which model and batch are cut."""
     parallel = ParallelKeys(pipeline=1, rank_order=keys.parallel.rank_order)
     batch = BatchKeys.model_validate({"global": keys.batch.global_size})
     return keys.model_copy(update={"parallel": parallel, "batch": batch})
 
 
-def _check_one_basis(keys: ScenarioKeys) -> None:
+def _check_one_basis(keys: AnyScenarioKeys) -> None:
     if keys.costs is None:
         if keys.model is None and keys.cluster is None:
             raise ScenarioError("needed: costs, or model and cluster")
@@ -154,7 +173,7 @@ def _check_one_basis(keys: ScenarioKeys) -> None:
             raise ScenarioError("has no effect with stated costs; remove it", key=f"parallel.{name}")
 
 
-def _echo_sizes_beside_costs(parallel: Parallel, keys: ScenarioKeys, notes: Notes) -> None:
+def _echo_sizes_beside_costs(parallel: Parallel, keys: AnyScenarioKeys, notes: Notes) -> None:
     """Say of sizes that stated times do not follow what they do."""
     for name in ("tensor", "context", "data"):
         size = getattr(parallel, name)
@@ -194,7 +213,7 @@ def _reliability(keys: ReliabilityKeys) -> Reliability:
     )
 
 
-def _schedule(keys: ScenarioKeys, directory: Path, notes: Notes) -> ScheduleChoice:
+def _schedule(keys: AnyScenarioKeys, directory: Path, notes: Notes) -> ScheduleChoice:
     if keys.schedule is None:
         notes.default("schedule", DEFAULT_SCHEDULE)
         return ScheduleChoice(DEFAULT_SCHEDULE)
@@ -203,7 +222,7 @@ def _schedule(keys: ScenarioKeys, directory: Path, notes: Notes) -> ScheduleChoi
     return ScheduleChoice(keys.schedule.name, dict(keys.schedule.model_extra or {}))
 
 
-def _price(keys: ScenarioKeys, cluster: Cluster | None, notes: Notes) -> float | None:
+def _price(keys: AnyScenarioKeys, cluster: Cluster | None, notes: Notes) -> float | None:
     if keys.price_per_gpu_hour is not None:
         return keys.price_per_gpu_hour
     price = None if cluster is None else cluster.accelerator.price_usd_per_hour

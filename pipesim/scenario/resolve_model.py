@@ -1,14 +1,15 @@
-"""The transformer's shape with everything that follows from it filled in."""
+"""The model: a transformer's shape with everything that follows from it, or where a user's own model is."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TypeVar
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_experts import resolve_experts, resolve_latent_attention
-from pipesim.scenario.resolved import Transformer
-from pipesim.scenario.schema import ModelKeys
+from pipesim.scenario.resolved import TorchModel, Transformer
+from pipesim.scenario.schema import ModelKeys, TorchModelKeys
 
 T = TypeVar("T")
 
@@ -106,6 +107,11 @@ def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
         experts=experts,
         latent_attention=latent,
     )
+
+
+def resolve_torch_model(keys: TorchModelKeys, directory: Path) -> TorchModel:
+    """Say where a user's model is to be found; nothing is imported yet."""
+    return TorchModel(keys.name or keys.torch, keys.torch, str(directory.absolute()))
 
 
 def _inferred(notes: Notes, key: str, stated: T | None, value: T, why: str) -> T:

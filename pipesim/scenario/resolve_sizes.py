@@ -184,6 +184,26 @@ def check_cut(model: Transformer, parallel: Parallel, layers: LayerSplit, notes:
         notes.warnings.append("parallel.sequence_parallel changes nothing without tensor parallelism")
 
 
+def check_torch_cut(parallel: Parallel, layers: LayerSplit, notes: Notes) -> None:
+    """Refuse what nobody knows how to do with a user's own layers; echo how they are cut.
+
+    Raises
+    ------
+    ScenarioError
+        Parallelism inside a layer.
+    """
+    for axis in ("tensor", "context", "expert"):
+        if getattr(parallel, axis) > 1:
+            raise ScenarioError(
+                f"found {getattr(parallel, axis)}; a torch model's layers are not cut into, so 1 is needed "
+                "(pipeline and data parallelism take them whole)",
+                key=f"parallel.{axis}",
+            )
+    if parallel.sequence_parallel:
+        raise ScenarioError("has no effect on a torch model; remove it", key="parallel.sequence_parallel")
+    notes.echo["layers"] = layers.kind
+
+
 def _describe_split(model: Transformer, parallel: Parallel, layers: LayerSplit) -> str:
     """Words for the layers of each stage; for an even split also of a schedule that has one chunk a rank."""
     ranks, num_stages = parallel.pipeline, parallel.pipeline * parallel.virtual_stages

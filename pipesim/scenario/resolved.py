@@ -77,6 +77,16 @@ class Transformer:
 
 
 @dataclass(frozen=True, slots=True)
+class TorchModel:
+    """A user's model in PyTorch: ``module:factory`` names a function that returns its layers."""
+
+    name: str
+    factory: str
+    directory: str
+    """The scenario's folder, where the module is looked for first."""
+
+
+@dataclass(frozen=True, slots=True)
 class Accelerator:
     """One device, per device: dense peak rates by number format, memory, what a software stack reaches."""
 
@@ -333,7 +343,10 @@ class DirectCosts:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything one prediction needs; set is one of `costs`, `costs_file`, or `model` with `cluster`."""
+    """Everything one prediction needs.
+
+    Set is one of `costs`, `costs_file`, or `model` or `torch_model` with `cluster`.
+    """
 
     name: str
     parallel: Parallel
@@ -366,6 +379,7 @@ class Scenario:
     """Algorithm of gradient all-reduces; None: the fastest, as NCCL chooses."""
     measured_step_time_s: float | None = None
     """What a step of this scenario took for real; the difference is shown as not explained."""
+    torch_model: TorchModel | None = None
 
     @property
     def optimizer_sharded(self) -> bool:

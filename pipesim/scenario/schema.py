@@ -7,6 +7,8 @@ message says where the key is missing.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
@@ -53,7 +55,7 @@ def _layer_frequency(value: object) -> int | tuple[int, ...] | None:
 class ModelKeys(Keys):
     """``model:`` as a transformer's own fields, named as in a Hugging Face configuration."""
 
-    references = ("preset", "hf")
+    references = ("preset", "hf", "torch")
 
     name: str | None = Field(None, description="name for tables")
     num_hidden_layers: Pieces = Field(description="transformer layers")
@@ -90,6 +92,22 @@ class ModelKeys(Keys):
     source: str = Field("the scenario", description="where the shape is from")
     date: str | None = Field(None, description="when the source was read")
     notes: str | None = Field(None, description="remarks")
+
+
+def _factory(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value):
+        return value
+    reason = f"found {value!r}; the form module:factory is needed, such as resnet:resnet50"
+    raise PydanticCustomError("choice", "{reason}", {"reason": reason})
+
+
+class TorchModelKeys(Keys):
+    """``model:`` as a function of the user's own that returns a model's layers in PyTorch."""
+
+    torch: Annotated[str, BeforeValidator(_factory)] = Field(
+        description="module:factory, as for pipesim execute --model"
+    )
+    name: str | None = Field(None, description="name for tables")
 
 
 class PeakKeys(Keys):
@@ -348,11 +366,11 @@ class ReliabilityKeys(Keys):
     runs: Pieces = Field(default=200, description="runs to simulate")
 
 
-class ScenarioKeys(Keys):
-    """The whole file."""
+class AnyScenarioKeys(Keys):
+    """The whole file, whatever its model is stated as."""
 
     name: str | None = None
-    model: ModelKeys | None = None
+    model: Keys | None = None
     cluster: ClusterKeys | None = None
     parallel: ParallelKeys = Field(description="at least {pipeline: N}")
     batch: BatchKeys = Field(description="{global: N, micro: N} or {microbatches: N}")
@@ -369,3 +387,21 @@ class ScenarioKeys(Keys):
     seed: CountOrZero = 0
     price_per_gpu_hour: NumberOrZero | None = None
     measured_step_time: PositiveSeconds | None = None
+
+
+class ScenarioKeys(AnyScenarioKeys):
+    """The whole file, with a transformer or none."""
+
+    model: ModelKeys | None = None
+
+
+class TorchScenarioKeys(AnyScenarioKeys):
+    """The whole file, with a PyTorch model."""
+
+    model: TorchModelKeys = Field(description="{torch: module:factory}")
+
+
+def keys_for(mapping: Mapping[str, Any]) -> type[AnyScenarioKeys]:
+    """Choose the keys that a scenario's mapping may have, by how its model is stated."""
+    model = mapping.get("model")
+    return TorchScenarioKeys if isinstance(model, dict) and "torch" in model else ScenarioKeys
