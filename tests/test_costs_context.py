@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.costs import build_costs
-from pipesim.costs.transformer.overlap import exposed_s, overlapped_s
+from pipesim.costs.stages.overlap import exposed_s, overlapped_s
 from pipesim.scenario import scenario_from_mapping
 
 seconds = st.floats(0, 10, allow_nan=False)

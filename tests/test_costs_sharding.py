@@ -5,8 +5,7 @@ import pytest
 from pipesim.actions import Op
 from pipesim.costs import build_costs
 from pipesim.costs.network.alpha_beta import Ring, all_gather_s, reduce_scatter_s
-from pipesim.costs.transformer.parameters import StageParameters
-from pipesim.costs.transformer.sharding import Block, Sharding
+from pipesim.costs.stages.sharding import Block, Sharding, StageParameters
 from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import Precision
 

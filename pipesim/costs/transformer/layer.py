@@ -33,6 +33,7 @@ from typing import Literal
 
 from pipesim.costs.network.alpha_beta import LinkCost, Ring, all_reduce_s
 from pipesim.costs.network.exchange import Exchange, all_to_all_s
+from pipesim.costs.stages.overlap import exposed_s
 from pipesim.costs.transformer.flops import (
     Shapes,
     attention_gemms,
@@ -42,7 +43,6 @@ from pipesim.costs.transformer.flops import (
     mlp_gemms,
     router_flops,
 )
-from pipesim.costs.transformer.overlap import exposed_s
 from pipesim.costs.transformer.parameters import key_size, value_size
 from pipesim.scenario.resolved import Experts, Transformer
 

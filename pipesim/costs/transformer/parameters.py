@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pipesim.costs.stages.sharding import StageParameters
 from pipesim.scenario.resolved import Parallel, Transformer
 
 
@@ -32,14 +33,6 @@ class ParameterCount:
     def per_device(self, tensor: int) -> float:
         """Parameters on one of `tensor` devices without experts (uneven vocabularies are not padded)."""
         return self.split / tensor + self.copied
-
-
-@dataclass(frozen=True, slots=True)
-class StageParameters:
-    """Parameters that one device of a stage holds; replicas of experts are others than those of the rest."""
-
-    dense: float
-    experts: float
 
 
 def key_value_heads(model: Transformer, tensor: int = 1) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pipesim.costs.network.topology import context_link, expert_exchange, tensor_ring
+from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.transformer.layer import Rates, Setting
 from pipesim.errors import ScenarioError
-from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, Scenario, Transformer
+from pipesim.scenario.resolved import Cluster, Efficiency, Scenario, Transformer
 
 
 def layer_setting(
@@ -35,7 +36,7 @@ def layer_setting(
         grouped_gemm=efficiency.grouped_gemm,
         head_gemm_flops_per_s=wide_peak * efficiency.gemm,
         attention_flops_per_s=wide_peak * efficiency.attention,
-        memory_bytes_per_s=cluster.accelerator.memory_bytes_per_s * efficiency.memory,
+        memory_bytes_per_s=memory_bytes_per_s(cluster.accelerator, efficiency),
     )
     return Setting(
         model=model,
@@ -55,20 +56,3 @@ def layer_setting(
         fused_loss=efficiency.loss_kernel == "fused",
         weight_gradient_placeholders=efficiency.weight_gradient_placeholders,
     )
-
-
-def peak_flops(accelerator: Accelerator, number_format: str, *, file: str | None = None) -> float:
-    """Dense peak of an accelerator in a number format.
-
-    Raises
-    ------
-    ScenarioError
-        If the accelerator has no such units.
-    """
-    try:
-        return accelerator.peak_flops[number_format]
-    except KeyError:
-        formats = ", ".join(sorted(accelerator.peak_flops))
-        raise ScenarioError(
-            f"{accelerator.name} has no {number_format} rate; it has {formats}", file=file, key="precision"
-        ) from None

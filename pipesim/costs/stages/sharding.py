@@ -18,9 +18,16 @@ import numpy as np
 from pipesim.actions import Op
 from pipesim.costs.network.alpha_beta import Ring, all_gather, reduce_scatter
 from pipesim.costs.shards import ShardExchange, SyncStep
-from pipesim.costs.transformer.overlap import exposed_s
-from pipesim.costs.transformer.parameters import StageParameters
+from pipesim.costs.stages.overlap import exposed_s
 from pipesim.scenario.resolved import OptimizerLevel, Precision
+
+
+@dataclass(frozen=True, slots=True)
+class StageParameters:
+    """Parameters that one device of a stage holds; replicas of experts are others than those of the rest."""
+
+    dense: float
+    experts: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,216 @@
+"""Cost table of stages: replicas, optimizer and hardware around what a model's layers take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.actions import Op
+from pipesim.costs.network.alpha_beta import Ring
+from pipesim.costs.network.topology import data_ring, expert_data_ring, fabric, pipeline_links
+from pipesim.costs.stages.provenance import common_provenance
+from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
+from pipesim.costs.stages.sharding import Block, Sharding, StageParameters
+from pipesim.costs.table import CostTable, GradientCollective
+from pipesim.errors import ScenarioError
+from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, OptimizerLevel, Scenario
+
+FloatArray = npt.NDArray[np.float64]
+
+_MOST_BUCKETS = 10_000
+_OPTIMIZER_TRAFFIC_BYTES = 34
+"""Memory traffic of mixed-precision Adam, for each parameter it updates."""
+_COLLECTIVE_AT_END: dict[OptimizerLevel, GradientCollective] = {
+    "plain": "all_reduce",
+    "sharded": "reduce_scatter",
+    "zero2": "all_gather",
+    "zero3": "none",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages:
+    """What the stages of a model take on one device, for one microbatch; arrays have shape (S,).
+
+    Parameters
+    ----------
+    forward_parts_s, backward_parts_s : Mapping of str to FloatArray
+        Seconds by part; each mapping adds up to the stage's F or B.
+    weight_gradient_s : FloatArray
+        What of the backward W runs when a schedule splits it.
+    boundary_bytes : FloatArray
+        Message that leaves a stage; 0 for the last.
+    layers_per_stage : sequence of int
+        For the table's provenance.
+    parameters : sequence of StageParameters
+        Held by one device.
+    activation_bytes, working_bytes : FloatArray
+        Held from F to the release, and needed on top while an operation runs.
+    released_at_input_gradient : float
+        Share of the activations given back at I.
+    blocks : Callable
+        From a stage to what it gathers and reduces one by one; asked only where replicas share out gradients.
+    tokens_per_step : float, optional
+        Over all replicas; None without a sequence.
+    model_flops_per_step : float
+        Over all replicas, recomputation left out.
+    provenance : Mapping of str to str
+        What is particular to the model.
+    tied_embedding_bytes, tied_embedding_ring
+        See `CostTable`.
+    """
+
+    forward_parts_s: Mapping[str, FloatArray]
+    backward_parts_s: Mapping[str, FloatArray]
+    weight_gradient_s: FloatArray
+    boundary_bytes: FloatArray
+    layers_per_stage: Sequence[int]
+    parameters: Sequence[StageParameters]
+    activation_bytes: FloatArray
+    working_bytes: FloatArray
+    released_at_input_gradient: float
+    blocks: Callable[[int], Sequence[Block]]
+    tokens_per_step: float | None
+    model_flops_per_step: float
+    provenance: Mapping[str, str]
+    tied_embedding_bytes: float = 0.0
+    tied_embedding_ring: Ring | None = None
+
+
+def cost_table(
+    scenario: Scenario, cluster: Cluster, efficiency: Efficiency, stages: Stages, *, num_chunks: int
+) -> CostTable:
+    """Lay replicas, optimizer and hardware around the stages of a model.
+
+    Raises
+    ------
+    ScenarioError
+        If the accelerator does not compute in the scenario's precision, or gradients fall into too many
+        buckets.
+    """
+    parallel, precision = scenario.parallel, scenario.precision
+    num_stages = parallel.pipeline * num_chunks
+    sharding = Sharding(
+        scenario.optimizer,
+        precision,
+        data_ring(cluster, parallel, scenario.all_reduce),
+        expert_data_ring(cluster, parallel, scenario.all_reduce),
+        efficiency.overlap_slowdown,
+    )
+    forward_parts, backward_parts = dict(stages.forward_parts_s), dict(stages.backward_parts_s)
+    weight_gradient = stages.weight_gradient_s
+    input_gradient = np.sum(list(backward_parts.values()), axis=0) - weight_gradient
+    working = stages.working_bytes
+    exchange = None
+    if scenario.optimizer in ("zero2", "zero3"):
+        blocks = [stages.blocks(stage) for stage in range(num_stages)]
+        working = working + [sharding.working_bytes(of_stage) for of_stage in blocks]
+        exchange = sharding.exchange(blocks)
+    if exchange is not None:
+        forward_parts["shard_exchange"] = exchange.exposed_s[Op.F]
+        backward_parts["shard_exchange"] = exchange.exposed_s[Op.B]
+        input_gradient = input_gradient + exchange.exposed_s[Op.I]
+        weight_gradient = weight_gradient + exchange.exposed_s[Op.W]
+
+    dense = np.array([stage.dense for stage in stages.parameters])
+    experts = np.array([stage.experts for stage in stages.parameters])
+    parameters: FloatArray = dense + experts
+
+    def shared_out(levels: tuple[OptimizerLevel, ...]) -> FloatArray:
+        if scenario.optimizer not in levels:
+            return parameters
+        share: FloatArray = (dense + experts * parallel.expert) / parallel.num_replicas
+        return share
+
+    updated = shared_out(("sharded", "zero2", "zero3"))
+    memory_rate = memory_bytes_per_s(cluster.accelerator, efficiency)
+    return CostTable(
+        forward_s=np.sum(list(forward_parts.values()), axis=0),
+        backward_s=np.sum(list(backward_parts.values()), axis=0),
+        input_gradient_s=input_gradient,
+        weight_gradient_s=weight_gradient,
+        boundary_bytes=stages.boundary_bytes,
+        point_to_point=pipeline_links(cluster, parallel),
+        gradient_bytes=shared_out(("zero2", "zero3")) * precision.gradient_bytes,
+        gradient_ring=sharding.ring,
+        gradient_buckets=_gradient_buckets(scenario, parameters),
+        gradient_collective=_COLLECTIVE_AT_END[scenario.optimizer if parallel.num_replicas > 1 else "plain"],
+        expert_share=experts / parameters if parallel.expert > 1 else None,
+        expert_ring=sharding.expert_ring if parallel.expert > 1 else None,
+        fixed_sync_s=np.zeros(num_stages),
+        tied_embedding_bytes=stages.tied_embedding_bytes,
+        tied_embedding_ring=stages.tied_embedding_ring,
+        optimizer_s=updated * (_OPTIMIZER_TRAFFIC_BYTES / memory_rate)
+        + efficiency.step_overhead_s / num_chunks,
+        weight_bytes=shared_out(("zero3",)) * precision.weight_bytes,
+        optimizer_bytes=updated * precision.optimizer_bytes,
+        activation_bytes=stages.activation_bytes,
+        released_at_input_gradient=stages.released_at_input_gradient,
+        working_bytes=working,
+        memory_limit_bytes=cluster.accelerator.memory_bytes,
+        overlap_slowdown=efficiency.overlap_slowdown,
+        tokens_per_step=stages.tokens_per_step,
+        model_flops_per_step=stages.model_flops_per_step,
+        num_gpus=parallel.num_gpus,
+        peak_flops_per_gpu=peak_flops(cluster.accelerator, precision.compute, file=scenario.file),
+        price_usd_per_gpu_hour=scenario.price_usd_per_gpu_hour,
+        forward_parts_s=forward_parts,
+        backward_parts_s=backward_parts,
+        provenance={
+            **stages.provenance,
+            **common_provenance(scenario, cluster, efficiency, stages.layers_per_stage),
+        },
+        fabric=fabric(cluster, parallel),
+        shard_exchange=exchange,
+    )
+
+
+def on_mixed_ranks(num_ranks: int, cluster: Cluster, costs_on: Callable[[Cluster], CostTable]) -> CostTable:
+    """Cost table of the usual accelerator, with one for each other; layers and efficiency are the same.
+
+    Parameters
+    ----------
+    num_ranks : int
+        Pipeline ranks.
+    cluster : Cluster
+        With other accelerators on some of them.
+    costs_on : Callable
+        From a cluster of one accelerator to costs of the same layers.
+    """
+    usual = replace(cluster, other_accelerators={})
+
+    def on(accelerator: Accelerator) -> CostTable:
+        return costs_on(replace(usual, accelerator=accelerator))
+
+    table, others = on(usual.accelerator), cluster.other_accelerators
+    by_name = {accelerator.name: on(accelerator) for accelerator in others.values()}
+    of_ranks = {rank: by_name[accelerator.name] for rank, accelerator in others.items()}
+    peaks = [of_ranks.get(rank, table).peak_flops_per_gpu or 0.0 for rank in range(num_ranks)]
+    words = ", ".join(f"rank {rank}: {accelerator.name}" for rank, accelerator in sorted(others.items()))
+    return replace(
+        table,
+        of_ranks=of_ranks,
+        peak_flops_per_gpu=sum(peaks) / len(peaks),
+        provenance={**table.provenance, "other accelerators": words},
+    )
+
+
+def _gradient_buckets(scenario: Scenario, parameters: FloatArray) -> npt.NDArray[np.intp] | None:
+    """Buckets of each stage's gradients where they are reduced during the backward."""
+    parallel, gradient_bytes = scenario.parallel, scenario.precision.gradient_bytes
+    if not parallel.overlap_gradients or parallel.num_replicas == 1:
+        return None
+    bucket_bytes = parallel.gradient_bucket_bytes
+    if bucket_bytes is None:
+        bucket_bytes = max(40e6, 1e6 * parallel.data) * gradient_bytes
+    buckets = np.ceil(parameters * gradient_bytes / bucket_bytes)
+    if buckets.max() > _MOST_BUCKETS:
+        raise ScenarioError(
+            f"cuts a stage's gradients into {buckets.max():.0f} buckets; at most {_MOST_BUCKETS} are allowed",
+            file=scenario.file,
+            key="parallel.gradient_bucket",
+        )
+    return buckets.astype(np.intp)
