@@ -16,6 +16,7 @@ from pipesim.cli import (
     plan,
     plot,
     presets,
+    report,
     schedule,
     simulate,
     sweep,
@@ -55,6 +56,7 @@ app.command("goodput")(goodput.goodput)
 app.command("sweep")(sweep.sweep)
 app.command("plan")(plan.plan_verb)
 app.command("validate")(validate.validate)
+app.command("report")(report.report)
 app.add_typer(plot.app, name="plot")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(importing.app, name="import")

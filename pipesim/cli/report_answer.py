@@ -1,0 +1,149 @@
+"""The answer of a report in sentences: which schedule, by how much, what limits it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pipesim.cli.tables import amount, percent, seconds
+from pipesim.report import Choice, choose
+from pipesim.study import Comparison, Result
+from pipesim.study.memory_advice import THIN_SHARE
+
+_UNEXPLAINED = "not_explained_s"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All results, the one to run, and the scenario's own.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        All of them, the scenario's own among them.
+    own : Result, optional
+        None where the scenario's schedule cannot run.
+    refusal : str
+        Why it cannot, else nothing.
+    choice : Choice
+        What to run.
+    """
+
+    comparison: Comparison
+    own: Result | None
+    refusal: str
+    choice: Choice[Result]
+
+    @classmethod
+    def of(cls, comparison: Comparison, own: Result | None, refusal: str = "") -> Answer:
+        """Choose among results."""
+        return cls(comparison, own, refusal, choose(comparison.results, own=own, free_share=1 - THIN_SHARE))
+
+    @property
+    def shown(self) -> list[Result]:
+        """The chosen one, and the scenario's own where it is another."""
+        best = self.choice.best
+        return [best] if self.own is None or self.own is best else [best, self.own]
+
+    @property
+    def saved(self) -> float | None:
+        """Share of the own step time that the choice saves; negative where it takes longer."""
+        return None if self.own is None else 1 - _ratio(self.choice.best, self.own)
+
+    def sentences(self) -> list[str]:
+        """Say what to run, the most important first."""
+        best = self.choice.best
+        lines = [self._headline(), self._against_own(), _limits(best), _memory(best)]
+        if (roomy := self.choice.roomy) is not None:
+            lines.append(
+                f"The fastest that leaves {percent(1 - THIN_SHARE)} of the memory free is {roomy.label}: "
+                f"{seconds(roomy.metrics.step_time_s)}, {amount(roomy.metrics.peak_memory_bytes)}."
+            )
+        if (jitter := best.scenario.jitter) is not None and jitter.random:
+            lines.append("Times differ from step to step in this scenario; every number here is of one step.")
+        return lines
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: the comparison, and the answer."""
+        best, own = self.choice.best, self.own
+        return {
+            "best": {
+                "schedule": best.schedule.name,
+                "num_chunks": best.metrics.num_chunks,
+                "step_time_s": float(best.metrics.step_time_s),
+                "fits_memory": best.metrics.fits_memory,
+            },
+            "scenario_schedule": None
+            if own is None
+            else {
+                "schedule": own.schedule.name,
+                "num_chunks": own.metrics.num_chunks,
+                "step_time_s": float(own.metrics.step_time_s),
+                "fits_memory": own.metrics.fits_memory,
+            },
+            "saved_share": self.saved,
+            "answer": self.sentences(),
+            **self.comparison.to_dict(),
+        }
+
+    def _headline(self) -> str:
+        best = self.choice.best
+        time = f"{seconds(best.metrics.step_time_s)} a step"
+        if (band := best.step_time_band_s) is not None:
+            time += f" (nine times of ten {' to '.join(map(seconds, band))})"
+        if not self.choice.fits:
+            return f"No schedule fits in the device's memory; {best.label} needs the least: {time}."
+        that_fits = "" if best.metrics.fits_memory is None else " that fits in memory"
+        kind = "" if best.synchronous else " (asynchronous)"
+        return f"{best.label}{kind} is the fastest schedule{that_fits}: {time}."
+
+    def _against_own(self) -> str:
+        best, own = self.choice.best, self.own
+        if own is None:
+            return f"The scenario's own schedule cannot run: {self.refusal}."
+        if own is best:
+            return "It is the schedule in the scenario."
+        saved_s = float(own.metrics.step_time_s) - float(best.metrics.step_time_s)
+        share = abs(1 - _ratio(best, own))
+        compared = (
+            f"{seconds(abs(saved_s))} ({percent(share)}) {'less' if saved_s > 0 else 'more'} a step than"
+            if round(share, 9)
+            else "as long as"
+        )
+        text = (
+            f"It takes {compared} {own.label}, the schedule in the scenario: "
+            f"{seconds(own.metrics.step_time_s)}"
+        )
+        if own.metrics.fits_memory is False:
+            text += ", which does not fit in memory"
+        return f"{text}{'' if own.synchronous else ', asynchronous'}."
+
+
+def _ratio(one: Result, other: Result) -> float:
+    return float(one.metrics.step_time_s) / float(other.metrics.step_time_s)
+
+
+def _limits(result: Result) -> str:
+    """Say what its step time consists of."""
+    parts = {name: float(value) for name, value in result.breakdown.items() if value and name != _UNEXPLAINED}
+    shares = {words(name): value / sum(parts.values()) for name, value in parts.items()}
+    computing = shares.pop("compute", 0.0)
+    lost = sorted(shares.items(), key=lambda item: -item[1])[:2]
+    text = f"What limits it: computing takes {percent(computing)} of the step"
+    return f"{text}{''.join(f', {name} {percent(share)}' for name, share in lost)}."
+
+
+def _memory(result: Result) -> str:
+    peak_bytes, limit_bytes = result.metrics.peak_memory_bytes, result.costs.memory_limit_bytes
+    if peak_bytes is None:
+        chunks = max(rank.peak_in_flight for rank in result.metrics.ranks)
+        return f"The scenario states no memory; a rank holds the activations of at most {chunks} chunks."
+    if limit_bytes is None:
+        return f"A device needs {amount(peak_bytes)} of memory."
+    share = percent(peak_bytes / limit_bytes)
+    return f"A device needs {amount(peak_bytes)} of its {amount(limit_bytes)} of memory ({share})."
+
+
+def words(part: str) -> str:
+    """Name a part of the step."""
+    return part.removesuffix("_s").replace("_", " ")

@@ -1,0 +1,100 @@
+"""Which schedule to run, among results of one scenario."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from pipesim.costs import CostTable
+from pipesim.metrics import StepMetrics
+
+_SAME = 1 + 1e-9
+"""Step times that differ by less are one: the rounding of sums in another order."""
+
+
+class Run(Protocol):
+    """What a choice looks at in a result."""
+
+    @property
+    def metrics(self) -> StepMetrics:
+        """Numbers of the step."""
+
+    @property
+    def costs(self) -> CostTable:
+        """For the device's memory."""
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether all microbatches see the same weights."""
+
+
+R = TypeVar("R", bound=Run)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice(Generic[R]):
+    """The schedule to run.
+
+    Parameters
+    ----------
+    best : Run
+        The fastest that fits in memory; where none does, the one that needs the least of it.
+    fits : bool
+        Whether it fits, as far as the scenario states memory.
+    roomy : Run, optional
+        The fastest that leaves the asked share of the memory free, where `best` does not.
+    """
+
+    best: R
+    fits: bool
+    roomy: R | None
+
+
+def choose(runs: Sequence[R], *, own: R | None = None, free_share: float = 0.0) -> Choice[R]:
+    """Choose the fastest schedule that fits in memory.
+
+    Asynchronous schedules, which train differently, are chosen only where there is no other. Of equally fast
+    ones, `own` is kept, else the one that needs the least memory is taken.
+
+    Parameters
+    ----------
+    runs : sequence of Run
+        At least one.
+    own : Run, optional
+        The one of them that is in use.
+    free_share : float
+        Share of a device's memory that `roomy` leaves free.
+    """
+    alike = [run for run in runs if run.synchronous] or list(runs)
+    fitting = [run for run in alike if run.metrics.fits_memory is not False]
+    if not fitting:
+        return Choice(min(alike, key=memory_or_in_flight), fits=False, roomy=None)
+    best = _fastest(fitting, own)
+    with_room = [run for run in fitting if _share(run) <= 1 - free_share]
+    roomy = _fastest(with_room, own) if with_room and _share(best) > 1 - free_share else None
+    return Choice(best, fits=True, roomy=roomy)
+
+
+def memory_or_in_flight(run: Run) -> float:
+    """Peak bytes of a device or, where the costs state none, the most chunks in flight on a rank."""
+    metrics = run.metrics
+    if metrics.peak_memory_bytes is not None:
+        return metrics.peak_memory_bytes
+    return max(rank.peak_in_flight for rank in metrics.ranks)
+
+
+def _fastest(runs: Sequence[R], own: R | None) -> R:
+    limit_s = min(run.metrics.step_time_s for run in runs) * _SAME
+    ties = [run for run in runs if run.metrics.step_time_s <= limit_s]
+    return min(ties, key=lambda run: (run is not own, memory_or_in_flight(run)))
+
+
+def _share(run: Run) -> float:
+    """Share of its memory that the fullest rank's device has in use; 0 where nothing is known of it."""
+    shares = [0.0]
+    for rank in run.metrics.ranks:
+        limit_bytes = run.costs.of_ranks.get(rank.rank, run.costs).memory_limit_bytes
+        if rank.peak_memory_bytes is not None and limit_bytes is not None:
+            shares.append(rank.peak_memory_bytes / limit_bytes)
+    return max(shares)
