@@ -3,6 +3,8 @@
 import base64
 import json
 import re
+import subprocess
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from shutil import copyfile
@@ -128,7 +130,7 @@ def test_the_page_says_what_compare_says(teaching):
 def test_a_large_model_has_memory_and_an_error_band(tmp_path):
     text, found, _ = report(copyfile(GPT3, tmp_path / "gpt3.yaml"), *FEW)
     headline, sentences = found.texts["p"][0], " ".join(found.texts["li"])
-    assert "zb-v v2 is the fastest schedule that fits in memory: 14.08 s" in headline
+    assert "zb-v v2 is the fastest of 3 schedules that fit in memory: 14.08 s" in headline
     assert "nine times of ten" in headline
     assert "(8.51 %) less a step than 1f1b" in sentences
     assert "45.7 GB of its 80 GB" in sentences
@@ -239,7 +241,7 @@ def test_every_block_gives_its_text_back(words):
 
 def test_the_schedule_in_use_is_kept_where_none_is_faster(teaching):
     _, found, _ = report(teaching, "--schedules", "gpipe,1f1b")
-    assert found.texts["p"][0].startswith("1f1b is the fastest")
+    assert found.texts["p"][0].startswith("1f1b is the fastest of 2 schedules: 33 s")
     assert "It is the schedule in the scenario." in found.texts["li"]
     assert found.marked == {"1f1b": "chosen and in the scenario"}
     _, found, _ = report(teaching, "--schedules", "1f1b", "--set", "schedule=gpipe")
@@ -254,10 +256,10 @@ def test_a_schedule_that_cannot_run_is_said_with_the_reason(teaching):
 
 def test_an_asynchronous_schedule_is_compared_and_not_chosen(teaching):
     _, found, _ = report(teaching, "--schedules", "gpipe", "--set", "schedule=pipedream")
-    assert found.texts["p"][0].startswith("gpipe is the fastest")
+    assert found.texts["p"][0].startswith("gpipe is the only schedule compared: 33 s")
     assert "the schedule in the scenario: 33 s, asynchronous." in " ".join(found.texts["li"])
     _, found, _ = report(teaching, "--schedules", "pipedream", "--set", "schedule=pipedream")
-    assert found.texts["p"][0].startswith("pipedream (asynchronous) is the fastest")
+    assert found.texts["p"][0].startswith("pipedream is the only asynchronous schedule compared: ")
 
 
 def test_where_nothing_fits_the_page_says_so_and_what_would(tmp_path):
@@ -313,6 +315,18 @@ def test_a_page_is_written_whole_or_not_at_all(teaching, tmp_path):
     assert page_file.read_text() == "old"
     assert teaching.read_bytes() == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "teaching.yaml"]
+
+
+def test_a_scenario_that_can_be_read_only_once_is_refused(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-m", "pipesim", "report", "/dev/stdin", "-o", tmp_path / "page.html"],
+        input=TEACHING.read_text(),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert (run.returncode, "read only once" in run.stderr) == (2, True)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_output_is_needed():

@@ -39,7 +39,7 @@ def report(
     check_outputs(output, inputs=(scenario,))
     asked = load_scenario(scenario, overrides or ())
     if asked.schedule.name is not None:
-        family(asked.schedule.name)  # one that is unknown is a mistake, one that cannot run an answer
+        family(asked.schedule.name)  # an unknown one is a mistake, one that cannot run is an answer
     text = read_text(scenario)
     if not text:
         raise ScenarioError(
@@ -82,6 +82,8 @@ def _answer(asked: Scenario, comparison: Comparison) -> Answer:
     try:
         own = study.simulate_scenario(asked)
     except PipesimError as error:
+        if asked.schedule.options:  # stated for this very schedule, so a mistake rather than an answer
+            raise
         refusal = str(error).splitlines()[0].rstrip(":.")
     else:
         # A CSV may have the name of a schedule of the registry, and is compared under it.

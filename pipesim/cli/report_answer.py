@@ -93,9 +93,21 @@ class Answer:
             time += f" (nine times of ten {' to '.join(map(seconds, band))})"
         if not self.choice.fits:
             return f"No schedule fits in the device's memory; {best.label} needs the least: {time}."
-        that_fits = "" if best.metrics.fits_memory is None else " that fits in memory"
-        kind = "" if best.synchronous else " (asynchronous)"
-        return f"{best.label}{kind} is the fastest schedule{that_fits}: {time}."
+        rivals = [
+            result
+            for result in self.comparison.results
+            if result.synchronous == best.synchronous and result.metrics.fits_memory is not False
+        ]
+        kind = "schedule" if best.synchronous else "asynchronous schedule"
+        if best.metrics.fits_memory is None:
+            which = (
+                f"the fastest of {len(rivals)} {kind}s" if len(rivals) > 1 else f"the only {kind} compared"
+            )
+        elif len(rivals) > 1:
+            which = f"the fastest of {len(rivals)} {kind}s that fit in memory"
+        else:
+            which = f"the only {kind} compared that fits in memory"
+        return f"{best.label} is {which}: {time}."
 
     def _against_own(self) -> str:
         best, own = self.choice.best, self.own
