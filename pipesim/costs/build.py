@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,8 +27,8 @@ def build_costs(scenario: Scenario, *, num_chunks: int) -> CostTable:
     Raises
     ------
     ScenarioError
-        If costs and number of stages do not go together, and what `direct_costs`, `read_cost_table` and
-        `model_costs` raise.
+        If costs and number of stages do not go together, torch is missing for a model in torch, and what
+        `direct_costs`, `read_cost_table`, `model_costs` and `traced_costs` raise.
     """
     parallel = scenario.parallel
     if scenario.costs is not None:
@@ -37,11 +38,45 @@ def build_costs(scenario: Scenario, *, num_chunks: int) -> CostTable:
         return _with_step_facts(table, scenario)
     if scenario.costs_file is not None:
         return _costs_from_file(scenario, scenario.costs_file, num_chunks)
-    if scenario.model is None or scenario.cluster is None or scenario.efficiency is None:
+    cluster, efficiency = scenario.cluster, scenario.efficiency
+    if cluster is not None and efficiency is not None:
+        if scenario.model is not None:
+            return model_costs(scenario, scenario.model, cluster, efficiency, num_chunks=num_chunks)
+        if scenario.torch_model is not None:
+            _require_torch(scenario)
+            from pipesim.costs.traced.model import traced_costs
+
+            return traced_costs(scenario, scenario.torch_model, cluster, efficiency, num_chunks=num_chunks)
+    raise ScenarioError(
+        "costs need 'costs', or a model, a cluster and an efficiency", file=scenario.file, key="costs"
+    )
+
+
+def traced_split(scenario: Scenario, num_stages: int) -> tuple[int, ...]:
+    """Layers of each stage of a scenario with a model in torch.
+
+    Raises
+    ------
+    ScenarioError
+        As `build_costs`.
+    """
+    model, cluster, efficiency = scenario.torch_model, scenario.cluster, scenario.efficiency
+    assert model is not None
+    assert cluster is not None
+    assert efficiency is not None
+    _require_torch(scenario)
+    from pipesim.costs.traced.model import traced_layers_per_stage
+
+    return traced_layers_per_stage(scenario, model, cluster, efficiency, num_stages)
+
+
+def _require_torch(scenario: Scenario) -> None:
+    if importlib.util.find_spec("torch") is None:
         raise ScenarioError(
-            "costs need 'costs', or a model, a cluster and an efficiency", file=scenario.file, key="costs"
+            "needs torch, which is not installed; install it with: pip install 'pipesim[torch]'",
+            file=scenario.file,
+            key="model.torch",
         )
-    return model_costs(scenario, scenario.model, scenario.cluster, scenario.efficiency, num_chunks=num_chunks)
 
 
 def _costs_from_file(scenario: Scenario, name: str, num_chunks: int) -> CostTable:

@@ -2,75 +2,23 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from pipesim.costs.traced.pipeline_model import PipelineModel, load_pipeline_model
 from pipesim.errors import ExecutionError
 from pipesim.executor.transformer import transformer_layers
-from pipesim.executor.workload import CnnWorkload, FactoryWorkload, ModelWorkload, TransformerWorkload
+from pipesim.executor.workload import CnnWorkload, ModelWorkload, TransformerWorkload
 from pipesim.scenario import split_layers
+
+__all__ = ["Carried", "PipelineModel", "StageModule", "build_model", "build_stage", "dtype_of", "sample"]
 
 Carried: TypeAlias = tuple[Tensor, ...]
 """What a stage passes from one slice of a microbatch to the next."""
-
-Layer: TypeAlias = nn.Module | Callable[[], nn.Module]
-
-
-def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Stochastic gradient descent with momentum, the default."""
-    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineModel:
-    """A model that can be cut anywhere between its layers.
-
-    Parameters
-    ----------
-    layers : sequence
-        Each a function that builds the layer (only the rank that holds it calls it), or the layer itself. A
-        layer maps one tensor to one tensor. One that looks back along the sequence also has
-        ``forward_slice(x, past, start)``, for schedules that cut the sequence: `past` is what it carried out
-        of the slice before (empty for the first), `start` the slice's first position; it returns its output
-        and what it carries on, a tuple of ``num_carried`` tensors.
-    sample : Callable
-        From a `torch.Generator` to inputs and targets of one microbatch.
-    loss : Callable
-        From output and targets to the mean loss of the microbatch (or of a slice of it).
-    sequence_dim : int, optional
-        Dimension of inputs and targets that slices cut; None if there is none.
-    optimizer : Callable
-        From the parameters of a rank to their optimizer.
-    """
-
-    layers: Sequence[Layer]
-    sample: Callable[[torch.Generator], tuple[Tensor, Tensor]]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    sequence_dim: int | None = None
-    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = sgd
-
-    def cut(self, tensor: Tensor, num_slices: int) -> Sequence[Tensor]:
-        """Cut inputs or targets along the sequence into nearly equal slices."""
-        if num_slices == 1:
-            return (tensor,)
-        return torch.tensor_split(tensor, num_slices, dim=self._sequence_dim())
-
-    def length(self, tensor: Tensor) -> int:
-        """Positions of a slice; 1 where the model has no sequence."""
-        return 1 if self.sequence_dim is None else tensor.shape[self.sequence_dim]
-
-    def _sequence_dim(self) -> int:
-        if self.sequence_dim is None:
-            raise ExecutionError(
-                "the schedule cuts the sequence into slices, and the model has none; state sequence_dim"
-            )
-        return self.sequence_dim
 
 
 class StageModule(nn.Module):
@@ -113,7 +61,9 @@ def build_model(workload: ModelWorkload) -> PipelineModel:
         return PipelineModel(transformer_layers(shape), tokens, _cross_entropy, sequence_dim=1)
     if isinstance(workload, CnnWorkload):
         return _cnn(workload)
-    return _user_model(workload)
+    return load_pipeline_model(
+        workload.factory, directory=workload.directory, microbatch_size=workload.microbatch_size
+    )
 
 
 def build_stage(
@@ -217,18 +167,3 @@ def _cnn(workload: CnnWorkload) -> PipelineModel:
         return torch.randn(batch, 3, size, size, generator=generator), labels
 
     return PipelineModel([layer(at) for at in range(workload.num_layers)], images, _cross_entropy)
-
-
-def _user_model(workload: FactoryWorkload) -> PipelineModel:
-    module, name = workload.parts()
-    try:
-        factory: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ExecutionError(f"the model {workload.factory!r} cannot be loaded: {error}") from error
-    model = factory()
-    if not isinstance(model, PipelineModel):
-        raise ExecutionError(
-            f"{workload.factory} returned {type(model).__name__}; "
-            f"expected a pipesim.executor.models.PipelineModel"
-        )
-    return model

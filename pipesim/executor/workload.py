@@ -9,6 +9,7 @@ import numpy as np
 
 from pipesim.actions import Op, Schedule
 from pipesim.costs import CostTable, build_costs
+from pipesim.costs.build import traced_split
 from pipesim.costs.rows import row_durations
 from pipesim.errors import ExecutionError
 from pipesim.scenario import Scenario
@@ -59,12 +60,17 @@ class CnnWorkload:
 
 @dataclass(frozen=True, slots=True)
 class FactoryWorkload:
-    """A user's model: ``module:factory`` names a function that returns a `PipelineModel`, given nothing."""
+    """A user's model: ``module:factory`` names a function that returns a `PipelineModel`.
+
+    See `pipesim.costs.traced.pipeline_model.load_pipeline_model` for `directory` and `microbatch_size`.
+    """
 
     factory: str
     split: LayerSplit = EVEN
     dtype: str = "float32"
     seed: int = 0
+    directory: str | None = None
+    microbatch_size: int | None = None
 
     def parts(self) -> tuple[str, str]:
         """Split the name into module and factory.
@@ -116,7 +122,7 @@ def emulated_workload(schedule: Schedule, costs: CostTable) -> EmulatedWorkload:
 
 
 def workload_from_scenario(scenario: Scenario, schedule: Schedule, device: str) -> Workload:
-    """Take the workload from a scenario: its costs for the emulated device, else its transformer.
+    """Take the workload from a scenario: its costs for the emulated device, else its model.
 
     Parameters
     ----------
@@ -134,19 +140,37 @@ def workload_from_scenario(scenario: Scenario, schedule: Schedule, device: str) 
     """
     if device == "emulated":
         return emulated_workload(schedule, build_costs(scenario, num_chunks=num_chunks_of(schedule)))
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(scenario.precision.compute, "bfloat16")
+    if device != "cuda":
+        dtype = "float32"
+    if scenario.torch_model is not None:
+        return FactoryWorkload(
+            scenario.torch_model.factory,
+            split=_traced_split(scenario, schedule),
+            dtype=dtype,
+            seed=scenario.seed,
+            directory=scenario.torch_model.directory,
+            microbatch_size=scenario.batch.micro,
+        )
     if scenario.model is None:
         raise ExecutionError(
             f"the scenario {scenario.name!r} states costs and no model, so there is nothing to compute; "
             f"add `model:`, or use --device emulated"
         )
-    dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(scenario.precision.compute, "bfloat16")
     return TransformerWorkload(
         shape=scenario.model,
         split=scenario.layers,
         microbatch_size=scenario.batch.micro,
-        dtype=dtype if device == "cuda" else "float32",
+        dtype=dtype,
         seed=scenario.seed,
     )
+
+
+def _traced_split(scenario: Scenario, schedule: Schedule) -> LayerSplit:
+    """Cut the layers as the prediction does, which knows what they cost."""
+    if scenario.layers.kind != "balanced":
+        return scenario.layers
+    return LayerSplit("list", traced_split(scenario, schedule.num_stages))
 
 
 def num_chunks_of(schedule: Schedule) -> int:

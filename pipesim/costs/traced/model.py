@@ -1,0 +1,176 @@
+"""Cost table of a user's PyTorch model on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+
+from pipesim import units
+from pipesim.costs.stages.assembly import FloatArray, Stages, cost_table, on_mixed_ranks
+from pipesim.costs.stages.sharding import Block, StageParameters
+from pipesim.costs.table import CostTable
+from pipesim.costs.traced.layer_trace import LayerTrace, ModelTrace
+from pipesim.costs.traced.memory import stage_bytes
+from pipesim.costs.traced.times import KernelRates, LayerTimes, kernel_rates, layer_times
+from pipesim.costs.traced.trace import trace_model
+from pipesim.errors import ScenarioError
+from pipesim.scenario.layers import split_layers
+from pipesim.scenario.resolved import Cluster, Efficiency, LayerSplit, Scenario, TorchModel
+
+
+def traced_costs(
+    scenario: Scenario, model: TorchModel, cluster: Cluster, efficiency: Efficiency, *, num_chunks: int
+) -> CostTable:
+    """Cost table of `model` cut into S = pipeline * `num_chunks` stages; no device is needed.
+
+    Raises
+    ------
+    ScenarioError
+        If the model cannot be found, built or traced, its layers do not fit the stages, or the accelerator
+        does not compute in the scenario's precision.
+    """
+    timed = _timed(scenario, model, replace(cluster, other_accelerators={}), efficiency)
+    counts = timed.layers_per_stage(scenario, scenario.parallel.pipeline * num_chunks)
+    if cluster.other_accelerators:
+        cut_so = replace(scenario, layers=LayerSplit("list", counts))
+        return on_mixed_ranks(
+            scenario.parallel.pipeline,
+            cluster,
+            lambda alike: traced_costs(cut_so, model, alike, efficiency, num_chunks=num_chunks),
+        )
+    stages = _stages(scenario, model, timed, counts)
+    return cost_table(scenario, cluster, efficiency, stages, num_chunks=num_chunks)
+
+
+def traced_layers_per_stage(
+    scenario: Scenario, model: TorchModel, cluster: Cluster, efficiency: Efficiency, num_stages: int
+) -> tuple[int, ...]:
+    """Layers of each stage; ``balanced`` weighs them by seconds of forward and backward together.
+
+    Raises
+    ------
+    ScenarioError
+        As for `traced_costs`.
+    """
+    return _timed(scenario, model, cluster, efficiency).layers_per_stage(scenario, num_stages)
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A traced model with the seconds of every layer and of the loss."""
+
+    trace: ModelTrace
+    rates: KernelRates
+    layers: tuple[LayerTimes, ...]
+    loss: LayerTimes
+
+    def layers_per_stage(self, scenario: Scenario, num_stages: int) -> tuple[int, ...]:
+        weights = [layer.forward_s + layer.backward_s for layer in self.layers]
+        weights[-1] += self.loss.forward_s + self.loss.backward_s
+        try:
+            counts = split_layers(len(self.layers), num_stages, scenario.layers, weights)
+        except ScenarioError as error:
+            raise ScenarioError(error.message, file=scenario.file, key=error.key) from None
+        if 0 in counts:
+            raise ScenarioError(
+                f"stage {counts.index(0)} has no layer; a torch model's stages need one each",
+                file=scenario.file,
+                key="layers",
+            )
+        return counts
+
+
+def _timed(scenario: Scenario, model: TorchModel, cluster: Cluster, efficiency: Efficiency) -> _Timed:
+    dtype = "float16" if scenario.precision.compute == "fp16" else "bfloat16"
+    try:
+        trace = trace_model(model.factory, model.directory, scenario.batch.micro, dtype)
+    except ScenarioError as error:
+        raise ScenarioError(error.message, file=scenario.file, key=error.key) from error.__cause__
+    rates = kernel_rates(scenario, cluster, efficiency)
+    of_layer = partial(
+        layer_times,
+        rates=rates,
+        recompute=scenario.recompute == "full",
+        gradient_bytes=scenario.precision.gradient_bytes,
+    )
+    once = {id(layer): of_layer(layer) for layer in trace.layers}
+    loss = layer_times(trace.loss, rates, recompute=False, gradient_bytes=0.0)
+    return _Timed(trace, rates, tuple(once[id(layer)] for layer in trace.layers), loss)
+
+
+def _stages(scenario: Scenario, model: TorchModel, timed: _Timed, counts: tuple[int, ...]) -> Stages:
+    trace, last = timed.trace, len(counts) - 1
+    ends = np.cumsum(counts)
+    cuts = [slice(end - count, end) for end, count in zip(ends.tolist(), counts, strict=True)]
+    times = [list(timed.layers[cut]) for cut in cuts]
+    of_stages = [[*of_stage, timed.loss] if at == last else of_stage for at, of_stage in enumerate(times)]
+    memory = [
+        stage_bytes(
+            trace.layers[cut],
+            trace.loss if at == last else None,
+            recompute=scenario.recompute == "full",
+        )
+        for at, cut in enumerate(cuts)
+    ]
+    boundary = np.array([float(trace.layers[end - 1].message_bytes) for end in ends])
+    boundary[-1] = 0.0
+
+    def blocks(stage: int) -> Sequence[Block]:
+        layers = zip(times[stage], trace.layers[cuts[stage]], strict=True)
+        return [
+            Block(seconds.forward_s, seconds.backward_s, seconds.weight_gradient_s, _parameters([layer]))
+            for seconds, layer in layers
+        ]
+
+    batch = scenario.batch
+    num_microbatches = batch.num_microbatches * scenario.parallel.data
+    length = trace.sequence_length
+    return Stages(
+        forward_parts_s=_by_part([[one.forward_parts_s for one in stage] for stage in of_stages]),
+        backward_parts_s=_by_part([[one.backward_parts_s for one in stage] for stage in of_stages]),
+        weight_gradient_s=np.array([sum(one.weight_gradient_s for one in stage) for stage in of_stages]),
+        boundary_bytes=boundary,
+        layers_per_stage=counts,
+        parameters=[_parameters(trace.layers[cut]) for cut in cuts],
+        activation_bytes=np.array([held for held, _ in memory]),
+        working_bytes=np.array([working for _, working in memory]),
+        released_at_input_gradient=0.0,
+        blocks=blocks,
+        tokens_per_step=None if length is None else float(num_microbatches * batch.micro * length),
+        model_flops_per_step=num_microbatches * trace.model_flops,
+        provenance=_provenance(model, timed, batch.micro),
+    )
+
+
+def _parameters(layers: Iterable[LayerTrace]) -> StageParameters:
+    return StageParameters(float(sum(layer.num_parameters for layer in layers)), 0.0)
+
+
+def _by_part(stages: Sequence[Sequence[dict[str, float]]]) -> dict[str, FloatArray]:
+    """Seconds of each stage by part, from those of its layers."""
+    names = dict.fromkeys(part for stage in stages for layer in stage for part in layer)
+    return {
+        part: np.array([sum(layer.get(part, 0.0) for layer in stage) for stage in stages]) for part in names
+    }
+
+
+def _provenance(model: TorchModel, timed: _Timed, micro: int) -> dict[str, str]:
+    trace = timed.trace
+    forward = sum(layer.forward.model_flops for layer in trace.layers) / micro
+    number = sum(layer.num_parameters for layer in trace.layers)
+    launch = units.format_time_s(timed.rates.launch_s)
+    return {
+        "model": f"{model.name}: {len(trace.layers)} layers, of which {trace.num_distinct} differ, "
+        f"{number:,} parameters, {forward / 1e9:.4g} GFLOP forward a sample "
+        f"({model.factory}, traced with torch {torch.__version__})",
+        "times": "every operation as a kernel of its own: the longer of its FLOPs and its bytes at the "
+        f"efficiency's rates, and {launch} to launch it; attention as the module calls it, "
+        "scaled_dot_product_attention as one fused kernel",
+        "input and weight gradient": "I: traced with the gradient of the input alone; W: what all gradients "
+        "take more, and adding them to those of other microbatches",
+        "activations": "what autograd saves, each storage once, and a stage's input and output; kept until W",
+    }

@@ -1,0 +1,162 @@
+"""A model as a list of layers that can be cut anywhere between them, and how a user's own is found."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pipesim.errors import ExecutionError
+
+Layer: TypeAlias = nn.Module | Callable[[], nn.Module]
+
+_MICROBATCH = "microbatch_size"
+
+
+def sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Stochastic gradient descent with momentum, the default."""
+    return torch.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineModel:
+    """A model that can be cut anywhere between its layers.
+
+    Parameters
+    ----------
+    layers : sequence
+        Each a function that builds the layer (only the rank that holds it calls it), or the layer itself. A
+        layer maps one tensor to one tensor. One that looks back along the sequence also has
+        ``forward_slice(x, past, start)``, for schedules that cut the sequence: `past` is what it carried out
+        of the slice before (empty for the first), `start` the slice's first position; it returns its output
+        and what it carries on, a tuple of ``num_carried`` tensors.
+    sample : Callable
+        From a `torch.Generator` to inputs and targets of one microbatch.
+    loss : Callable
+        From output and targets to the mean loss of the microbatch (or of a slice of it).
+    sequence_dim : int, optional
+        Dimension of inputs and targets that slices cut; None if there is none.
+    optimizer : Callable
+        From the parameters of a rank to their optimizer.
+    """
+
+    layers: Sequence[Layer]
+    sample: Callable[[torch.Generator], tuple[Tensor, Tensor]]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    sequence_dim: int | None = None
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = sgd
+
+    def cut(self, tensor: Tensor, num_slices: int) -> Sequence[Tensor]:
+        """Cut inputs or targets along the sequence into nearly equal slices."""
+        if num_slices == 1:
+            return (tensor,)
+        return torch.tensor_split(tensor, num_slices, dim=self._sequence_dim())
+
+    def length(self, tensor: Tensor) -> int:
+        """Positions of a slice; 1 where the model has no sequence."""
+        return 1 if self.sequence_dim is None else tensor.shape[self.sequence_dim]
+
+    def _sequence_dim(self) -> int:
+        if self.sequence_dim is None:
+            raise ExecutionError(
+                "the schedule cuts the sequence into slices, and the model has none; state sequence_dim"
+            )
+        return self.sequence_dim
+
+
+def load_pipeline_model(
+    factory: str, *, directory: str | None = None, microbatch_size: int | None = None
+) -> PipelineModel:
+    """Import a user's factory and call it.
+
+    Parameters
+    ----------
+    factory, directory
+        See `import_factory`. The function is called without arguments, or with `microbatch_size` where it has
+        a parameter of that name.
+    microbatch_size : int, optional
+        Samples of a microbatch.
+
+    Raises
+    ------
+    ExecutionError
+        If the factory cannot be found, or returns anything but a `PipelineModel`.
+    """
+    function = import_factory(factory, directory)
+    with searching(directory):
+        model = function(**_arguments(function, microbatch_size))
+    if not isinstance(model, PipelineModel):
+        raise ExecutionError(
+            f"{factory} returned {type(model).__name__}; expected a pipesim.executor.models.PipelineModel"
+        )
+    return model
+
+
+def import_factory(factory: str, directory: str | None) -> Callable[..., Any]:
+    """Find the function that ``module:function`` names.
+
+    Parameters
+    ----------
+    factory : str
+        The name.
+    directory : str, optional
+        A folder to look for the module in first; then as Python does.
+
+    Raises
+    ------
+    ExecutionError
+        If there is none.
+    """
+    module, _, name = factory.partition(":")
+    if not module or not name:
+        raise ExecutionError(f"found {factory!r}; expected module:factory")
+    with searching(directory):
+        _refuse_namesake(module, directory)
+        try:
+            function: Any = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            raise ExecutionError(f"the model {factory!r} cannot be loaded: {error}") from error
+    if not callable(function):
+        raise ExecutionError(f"{factory} is of type {type(function).__name__}; expected a function")
+    found: Callable[..., Any] = function
+    return found
+
+
+@contextmanager
+def searching(directory: str | None) -> Iterator[None]:
+    """Let imports in this block look into a folder first."""
+    if directory is None:
+        yield
+        return
+    sys.path.insert(0, directory)
+    try:
+        yield
+    finally:
+        sys.path.remove(directory)
+
+
+def _refuse_namesake(module: str, directory: str | None) -> None:
+    """Python imports a name once: another module of the same name must not pass for the one in the folder."""
+    top = module.partition(".")[0]
+    beside = None if directory is None else PathFinder.find_spec(top, [directory])
+    loaded = getattr(sys.modules.get(top), "__spec__", None)
+    if beside is not None and loaded is not None and loaded.origin != beside.origin:
+        raise ExecutionError(
+            f"{beside.origin} cannot be imported: {loaded.origin} is, under the same name; rename one of them"
+        )
+
+
+def _arguments(function: Callable[..., Any], microbatch_size: int | None) -> dict[str, int]:
+    try:
+        takes_size = _MICROBATCH in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        takes_size = False
+    return {_MICROBATCH: microbatch_size} if takes_size and microbatch_size is not None else {}

@@ -1,0 +1,253 @@
+"""One microbatch of a user's model, layer by layer, on tensors without values."""
+
+from __future__ import annotations
+
+import copy
+import traceback
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+
+import pipesim
+from pipesim.costs.traced.alike import shape_of, signature
+from pipesim.costs.traced.layer_trace import NOTHING, LayerTrace, ModelTrace
+from pipesim.costs.traced.pipeline_model import PipelineModel, import_factory, load_pipeline_model, searching
+from pipesim.costs.traced.recorder import FusedAttention, Recorder, Storage, storage_id
+from pipesim.errors import PipesimError, ScenarioError
+
+_MOST_CHARACTERS = 300
+
+
+@lru_cache(maxsize=16)
+def trace_model(factory: str, directory: str | None, microbatch_size: int, dtype: str) -> ModelTrace:
+    """Build a user's model without memory and trace forward and backward of one microbatch.
+
+    Layers that are built alike and take alike input are traced once.
+
+    Parameters
+    ----------
+    factory, directory, microbatch_size
+        See `pipesim.costs.traced.pipeline_model.load_pipeline_model`.
+    dtype : str
+        Name of the torch dtype of parameters and floating-point inputs.
+
+    Raises
+    ------
+    ScenarioError
+        If the factory cannot be found or does not return a `PipelineModel`, its samples are of another size,
+        or a layer fails.
+    """
+    with _blaming(f"importing {factory} failed"):
+        # Not under the mode: what a module makes when it is imported outlives this.
+        import_factory(factory, directory)
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    with searching(directory), mode, FusedAttention():
+        with _blaming(f"{factory} failed"):
+            model = load_pipeline_model(factory, directory=directory, microbatch_size=microbatch_size)
+        tracer = _Tracer(factory, model, mode, getattr(torch, dtype))
+        inputs, targets = tracer.sample(microbatch_size)
+        return tracer.trace(inputs, targets)
+
+
+class _Tracer:
+    """Traces one model under a mode in which tensors have no values."""
+
+    def __init__(self, factory: str, model: PipelineModel, mode: FakeTensorMode, dtype: torch.dtype) -> None:
+        self.factory = factory
+        self.model = model
+        self.mode = mode
+        self.dtype = dtype
+        self._known: dict[Hashable, tuple[LayerTrace, Tensor]] = {}
+
+    def sample(self, microbatch_size: int) -> tuple[Tensor, Tensor]:
+        """Draw a sample, which must be of the stated size."""
+        with _blaming(f"the sample of {self.factory} failed"):
+            drawn = [self._without_values(tensor) for tensor in self.model.sample(torch.Generator())]
+            inputs, targets = (t.to(self.dtype) if t.is_floating_point() else t for t in drawn)
+        dimension = 1 if self.model.sequence_dim == 0 else 0
+        found = inputs.shape[dimension] if inputs.dim() > dimension else 0
+        if found != microbatch_size:
+            raise ScenarioError(
+                f"found {microbatch_size}, but samples of {self.factory} hold {found} "
+                f"({_shown(inputs)}); state {found}, or give the function a parameter microbatch_size",
+                key="batch.micro",
+            )
+        return inputs, targets
+
+    def trace(self, inputs: Tensor, targets: Tensor) -> ModelTrace:
+        """Trace all layers and the loss."""
+        model, layers = self.model, []
+        if not model.layers:
+            raise ScenarioError(f"{self.factory} gives a model without layers", key="model.torch")
+        modules: list[nn.Module] = []
+        x, needs_gradient = inputs, False
+        for at in range(len(model.layers)):
+            words = f"layer {at} of {self.factory}"
+            with _blaming(f"building {words} failed"):
+                module = self._build(at)
+            # Kept, for what makes layers alike may be a part's identity.
+            modules.append(module)
+            key = signature(module), shape_of(x), needs_gradient
+            if key not in self._known:
+                words += f" ({type(module).__name__})"
+                self._known[key] = self._trace_layer(module, x, needs_gradient=needs_gradient, words=words)
+            layer, y = self._known[key]
+            layers.append(layer)
+            x, needs_gradient = y, y.requires_grad
+        words = f"the loss of {self.factory}"
+        loss, value = _trace(
+            lambda y: model.loss(y, targets), [], x, needs_gradient=needs_gradient, words=words
+        )
+        if value.numel() != 1:
+            raise ScenarioError(f"{words} is {_shown(value)}; one number is needed", key="model.torch")
+        length = None if model.sequence_dim is None else model.length(inputs)
+        return ModelTrace(tuple(layers), loss, length, len(self._known))
+
+    def _build(self, at: int) -> nn.Module:
+        layer = self.model.layers[at]
+        if isinstance(layer, nn.Module):
+            with FakeCopyMode(self.mode):
+                return _converted(copy.deepcopy(layer), self.dtype)
+        return _converted(layer(), self.dtype)
+
+    def _trace_layer(
+        self, module: nn.Module, x: Tensor, *, needs_gradient: bool, words: str
+    ) -> tuple[LayerTrace, Tensor]:
+        constants = [*module.parameters(), *module.buffers()]
+        layer, y = _trace(module, constants, x, needs_gradient=needs_gradient, words=words)
+        if needs_gradient or not x.is_floating_point() or not layer.backward.ops:
+            return layer, y
+        # What the gradient of the input would add is known only with one.
+        with_one, _ = _trace(module, constants, x, needs_gradient=True, words=words)
+        return layer.split_like(with_one), y
+
+    def _without_values(self, tensor: Tensor) -> Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else self.mode.from_tensor(tensor)
+
+
+def _trace(
+    run: Callable[[Tensor], Tensor],
+    constants: list[Tensor],
+    like: Tensor,
+    *,
+    needs_gradient: bool,
+    words: str,
+) -> tuple[LayerTrace, Tensor]:
+    """Trace forward and backward of one layer; gives also what its output is like."""
+    trained = [tensor for tensor in constants if isinstance(tensor, nn.Parameter) and tensor.requires_grad]
+    leaf = torch.empty_like(like, requires_grad=needs_gradient)
+    # A layer may write over its input, which autograd allows of no leaf.
+    x = leaf.clone() if needs_gradient else leaf
+    outside = [*constants, leaf, x]
+    saved: dict[int, Storage] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.setdefault(storage_id(tensor), Storage.of(tensor))
+        # A saved output must not come back as itself: node and tensor would keep each other alive.
+        return tensor if tensor.is_leaf else tensor.detach()
+
+    with _blaming(f"{words} does not take {_shown(like)}"):
+        keeping = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+        with keeping, Recorder(outside) as recorder:
+            y = run(x)
+        if not isinstance(y, Tensor):
+            raise ScenarioError(f"{words} gave a {type(y).__name__}; one tensor is needed", key="model.torch")
+        forward = recorder.result(but=y)
+    if not y.requires_grad and (needs_gradient or trained):
+        raise ScenarioError(
+            f"{words} gives an output from which no gradient leads back to its "
+            f"{'input' if needs_gradient else 'parameters'}",
+            key="model.torch",
+        )
+    for tensor in constants:
+        saved.pop(storage_id(tensor), None)
+    ends = {storage_id(x), storage_id(y)}
+    inner = [storage for place, storage in saved.items() if place not in ends]
+    backward = input_gradient = NOTHING
+    if y.requires_grad:
+        with _blaming(f"the backward of {words} failed"):
+            gradient = torch.empty_like(y)
+            if needs_gradient:
+                with Recorder() as recorder:
+                    torch.autograd.grad(y, leaf, gradient, retain_graph=True, allow_unused=True)
+                input_gradient = recorder.result()
+            wanted = [*trained, leaf] if needs_gradient else trained
+            recorder = Recorder([*outside, y], [*inner, Storage.of(gradient)])
+            with _dropping_gradients(trained), recorder:
+                torch.autograd.backward([y], [gradient], inputs=wanted)
+            backward = recorder.result()
+    layer = LayerTrace(
+        forward=forward,
+        backward=backward,
+        whole_backward=backward,
+        input_gradient=input_gradient,
+        parameters=tuple(tensor.numel() for tensor in trained),
+        num_frozen=sum(t.numel() for t in constants if isinstance(t, nn.Parameter) and not t.requires_grad),
+        input_bytes=x.untyped_storage().nbytes(),
+        output_bytes=y.untyped_storage().nbytes(),
+        message_bytes=y.numel() * y.element_size(),
+        inner_bytes=sum(storage.nbytes for storage in inner),
+        saves_input=storage_id(x) in saved,
+        saves_output=storage_id(y) in saved,
+        passes_on=storage_id(x) == storage_id(y),
+    )
+    return layer, torch.empty_like(y, requires_grad=y.requires_grad)
+
+
+def _converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
+    """Do as ``module.to(dtype)``, which cannot convert tensors without values."""
+    done: dict[int, Tensor] = {}
+    for part in module.modules():
+        for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
+            if tensor is None or not tensor.is_floating_point():
+                continue
+            if id(tensor) not in done:
+                changed = tensor.detach().to(dtype)
+                if isinstance(tensor, nn.Parameter):
+                    changed = nn.Parameter(changed, tensor.requires_grad)
+                done[id(tensor)] = changed
+            setattr(part, name, done[id(tensor)])
+    return module
+
+
+@contextmanager
+def _dropping_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Let gradients of parameters go as soon as they are there: they are added to the step's."""
+
+    def drop(parameter: Tensor) -> None:
+        parameter.grad = None
+
+    hooks = [parameter.register_post_accumulate_grad_hook(drop) for parameter in parameters]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _blaming(words: str) -> Iterator[None]:
+    """Turn whatever a user's code raises into one message that says where."""
+    try:
+        yield
+    except ScenarioError:
+        raise
+    except PipesimError as error:
+        raise ScenarioError(str(error), key="model.torch") from error
+    except Exception as error:
+        text = " ".join(str(error).split())
+        if len(text) > _MOST_CHARACTERS:
+            text = text[: _MOST_CHARACTERS - 3] + "..."
+        ours = tuple(str(Path(module.__path__[0])) for module in (torch, pipesim))
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
+        place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+        raise ScenarioError(f"{words}: {type(error).__name__}: {text}{place}", key="model.torch") from error
+
+
+def _shown(tensor: Tensor) -> str:
+    return f"{'x'.join(map(str, tensor.shape)) or 'a number'} {str(tensor.dtype).removeprefix('torch.')}"
