@@ -84,7 +84,7 @@ class StepMetrics:
         waits for them, and the most that one has of them beside its computations.
     comm_bytes
         Sent between ranks, by one device of each rank.
-    tokens_per_s, model_tflops_per_gpu, mfu, usd_per_step, peak_memory_bytes, fits_memory
+    tokens_per_s, samples_per_s, model_tflops_per_gpu, mfu, usd_per_step, peak_memory_bytes, fits_memory
         None where the costs give no basis.
     """
 
@@ -105,6 +105,7 @@ class StepMetrics:
     optimizer_s: Any
     comm_bytes: Any
     tokens_per_s: float | None
+    samples_per_s: float | None
     model_tflops_per_gpu: float | None
     mfu: float | None
     usd_per_step: float | None
@@ -276,9 +277,10 @@ def _fits(memory: list[float] | None, costs: CostTable) -> bool | None:
 def _throughput(costs: CostTable, step_time_s: Any) -> dict[str, float | None]:
     tokens, flops, num_gpus = costs.tokens_per_step, costs.model_flops_per_step, costs.num_gpus
     per_gpu = None if flops is None or num_gpus is None else flops / num_gpus / float(step_time_s)
-    price, peak = costs.price_usd_per_gpu_hour, costs.peak_flops_per_gpu
+    price, peak, samples = costs.price_usd_per_gpu_hour, costs.peak_flops_per_gpu, costs.samples_per_step
     return {
         "tokens_per_s": None if tokens is None else tokens / float(step_time_s),
+        "samples_per_s": None if samples is None else samples / float(step_time_s),
         "model_tflops_per_gpu": None if per_gpu is None else per_gpu / 1e12,
         "mfu": None if per_gpu is None or peak is None else per_gpu / peak,
         "usd_per_step": None

@@ -145,6 +145,7 @@ def summary_table(result: Result) -> Table:
         ("gathers and reductions of shards, hidden", _optional(m.hidden_collective_s or None, seconds)),
         ("optimizer", seconds(m.optimizer_s)),
         ("tokens/s", _optional(m.tokens_per_s, lambda value: f"{value:,.0f}")),
+        ("samples/s", _optional(m.samples_per_s, lambda value: f"{value:,.4g}")),
         ("model TFLOP/s per GPU", _optional(m.model_tflops_per_gpu, lambda value: f"{value:.1f}")),
         ("MFU", _optional(m.mfu, percent)),
         ("peak memory", _optional(m.peak_memory_bytes, amount)),

@@ -41,6 +41,7 @@ _OTHER_ARRAYS = (
 _OPTIONAL_SCALARS = (
     "memory_limit_bytes",
     "tokens_per_step",
+    "samples_per_step",
     "model_flops_per_step",
     "num_gpus",
     "peak_flops_per_gpu",

@@ -88,7 +88,8 @@ class CostTable:
         collectives that they contain.
     memory_limit_bytes : float, optional
         Memory of one device.
-    tokens_per_step, model_flops_per_step, num_gpus, peak_flops_per_gpu, price_usd_per_gpu_hour
+    tokens_per_step, samples_per_step, model_flops_per_step, num_gpus, peak_flops_per_gpu,
+    price_usd_per_gpu_hour
         Facts of the whole step over all replicas; None without a basis.
     forward_parts_s, backward_parts_s : Mapping of str to Array
         What F and B consist of; each mapping adds up to `forward_s` or `backward_s`. Empty when unknown.
@@ -127,6 +128,7 @@ class CostTable:
     overlap_slowdown: Number = 0
     memory_limit_bytes: float | None = None
     tokens_per_step: float | None = None
+    samples_per_step: float | None = None
     model_flops_per_step: float | None = None
     num_gpus: int | None = None
     peak_flops_per_gpu: float | None = None

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from pipesim.errors import ScenarioError
 from pipesim.files import printable_stem
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_costs import resolve_costs
-from pipesim.scenario.resolve_hardware import resolve_cluster, resolve_efficiency, resolve_precision
+from pipesim.scenario.resolve_hardware import (
+    BORROWED_ERROR_BAND,
+    resolve_cluster,
+    resolve_efficiency,
+    resolve_precision,
+)
 from pipesim.scenario.resolve_model import resolve_model, resolve_torch_model
 from pipesim.scenario.resolve_sizes import check_cut, check_torch_cut, resolve_batch, resolve_parallel
 from pipesim.scenario.resolved import (
     Cluster,
+    Efficiency,
     Jitter,
     LayerSplit,
     Parallel,
@@ -87,6 +94,7 @@ def resolve(
         efficiency = resolve_efficiency(keys.efficiency, cluster.accelerator, notes)
         if torch_model is not None:
             _check_torch(keys, parallel, layers, notes)
+            efficiency = _borrowed(efficiency, notes)
         if parallel.overlap_gradients and keys.optimizer in ("zero2", "zero3"):
             raise ScenarioError(
                 f"{keys.optimizer} reduces gradients in every backward; remove overlap_gradients",
@@ -142,6 +150,17 @@ def _check_torch(keys: AnyScenarioKeys, parallel: Parallel, layers: LayerSplit, 
         )
     # Its attention is whatever the module calls.
     del notes.echo["efficiency.attention_kernel"]
+
+
+def _borrowed(efficiency: Efficiency, notes: Notes) -> Efficiency:
+    """Say of a set that was fitted to transformers that it is used for something else."""
+    if not efficiency.fitted or efficiency.error_band is None:
+        return efficiency
+    notes.warnings.append(
+        f"efficiency {efficiency.name} was fitted to transformers: for a torch model its numbers are "
+        f"borrowed, and the step time may be off by {BORROWED_ERROR_BAND:.0%}"
+    )
+    return replace(efficiency, error_band=BORROWED_ERROR_BAND)
 
 
 def _without_cut(keys: AnyScenarioKeys) -> AnyScenarioKeys:

@@ -104,7 +104,7 @@ def execute_scenario(
     device : {"cpu", "cuda", "emulated"}
         Where.
     model : str, optional
-        In place of the scenario's transformer: ``cnn``, or ``module:factory``.
+        In place of the scenario's model: ``cnn``, or ``module:factory``.
     num_replicas : int, optional
         Data-parallel replicas; by default the scenario's.
     num_steps, warmup, threads_per_rank : int
@@ -182,7 +182,8 @@ def workload_of(scenario: Scenario, schedule: Schedule, device: str, model: str 
             microbatch_size=scenario.batch.micro,
             seed=scenario.seed,
         )
-    return FactoryWorkload(model, split=scenario.layers, seed=scenario.seed)
+    micro = scenario.batch.micro
+    return FactoryWorkload(model, split=scenario.layers, seed=scenario.seed, microbatch_size=micro)
 
 
 def _no_costs(schedule: Schedule) -> CostTable:

@@ -68,7 +68,7 @@ def _tried(result: Result, variants: Iterator[tuple[dict[str, str], Scenario]]) 
 
 
 def _single_changes(scenario: Scenario) -> Iterator[tuple[dict[str, str], Scenario]]:
-    if scenario.model is None or scenario.schedule.csv is not None:
+    if scenario.cluster is None or scenario.schedule.csv is not None:
         return
     levels = list(recomputes(scenario))
     for level in levels[levels.index(scenario.recompute) + 1 :] if scenario.recompute in levels else ():
@@ -87,7 +87,7 @@ def _single_changes(scenario: Scenario) -> Iterator[tuple[dict[str, str], Scenar
 
 
 def _joint_change(scenario: Scenario) -> Iterator[tuple[dict[str, str], Scenario]]:
-    if scenario.model is None or scenario.schedule.csv is not None:
+    if scenario.cluster is None or scenario.schedule.csv is not None:
         return
     if scenario.recompute != "full" and scenario.optimizer == "plain" and scenario.parallel.num_replicas > 1:
         keys = {"recompute": "full", "optimizer": "sharded"}

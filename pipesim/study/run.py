@@ -324,6 +324,10 @@ def _run(
     asynchrony: Asynchrony | None,
     notes: tuple[str, ...],
 ) -> Result:
+    if schedule.num_slices > 1 and scenario.torch_model is not None and costs.tokens_per_step is None:
+        raise ScheduleError(
+            f"{schedule.name} cuts the sequence into slices, and {scenario.torch_model.name} has none"
+        )
     if asynchrony is not None:
         # One stage a rank; every version is a copy of the weights.
         costs = replace(costs, weight_bytes=costs.weight_bytes * np.array(asynchrony.weight_versions))

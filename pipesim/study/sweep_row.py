@@ -23,7 +23,7 @@ _METRICS = (
         "optimizer_s",
         "comm_bytes",
     ),
-    *("tokens_per_s", "model_tflops_per_gpu", "mfu", "usd_per_step"),
+    *("tokens_per_s", "samples_per_s", "model_tflops_per_gpu", "mfu", "usd_per_step"),
     *("peak_memory_bytes", "fits_memory", "synchronous"),
 )
 
@@ -115,10 +115,12 @@ def _inferred(scenario: Scenario) -> dict[str, Any]:
         "network.p2p": scenario.p2p_mode,
         "num_gpus": parallel.num_gpus,
     }
-    if model is not None and cluster is not None:
+    named = model or scenario.torch_model
+    if model is not None:
+        columns["seq_length"] = model.seq_length
+    if named is not None and cluster is not None:
         columns |= {
-            "model_name": model.name,
-            "seq_length": model.seq_length,
+            "model_name": named.name,
             "accelerator": cluster.accelerator.name,
             "intra_node_bytes_per_s": cluster.intra_node.bytes_per_s,
             "inter_node_bytes_per_s": cluster.inter_node.bytes_per_s,

@@ -53,8 +53,8 @@ class Stages:
         Share of the activations given back at I.
     blocks : Callable
         From a stage to what it gathers and reduces one by one; asked only where replicas share out gradients.
-    tokens_per_step : float, optional
-        Over all replicas; None without a sequence.
+    tokens_per_sample : int, optional
+        None without a sequence.
     model_flops_per_step : float
         Over all replicas, recomputation left out.
     provenance : Mapping of str to str
@@ -73,7 +73,7 @@ class Stages:
     working_bytes: FloatArray
     released_at_input_gradient: float
     blocks: Callable[[int], Sequence[Block]]
-    tokens_per_step: float | None
+    tokens_per_sample: int | None
     model_flops_per_step: float
     provenance: Mapping[str, str]
     tied_embedding_bytes: float = 0.0
@@ -125,6 +125,8 @@ def cost_table(
         share: FloatArray = (dense + experts * parallel.expert) / parallel.num_replicas
         return share
 
+    num_samples = float(scenario.batch.num_microbatches * scenario.batch.micro * parallel.data)
+    tokens = stages.tokens_per_sample
     updated = shared_out(("sharded", "zero2", "zero3"))
     memory_rate = memory_bytes_per_s(cluster.accelerator, efficiency)
     return CostTable(
@@ -152,7 +154,8 @@ def cost_table(
         working_bytes=working,
         memory_limit_bytes=cluster.accelerator.memory_bytes,
         overlap_slowdown=efficiency.overlap_slowdown,
-        tokens_per_step=stages.tokens_per_step,
+        tokens_per_step=None if tokens is None else num_samples * tokens,
+        samples_per_step=num_samples,
         model_flops_per_step=stages.model_flops_per_step,
         num_gpus=parallel.num_gpus,
         peak_flops_per_gpu=peak_flops(cluster.accelerator, precision.compute, file=scenario.file),

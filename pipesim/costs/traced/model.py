@@ -128,7 +128,6 @@ def _stages(scenario: Scenario, model: TorchModel, timed: _Timed, counts: tuple[
 
     batch = scenario.batch
     num_microbatches = batch.num_microbatches * scenario.parallel.data
-    length = trace.sequence_length
     return Stages(
         forward_parts_s=_by_part([[one.forward_parts_s for one in stage] for stage in of_stages]),
         backward_parts_s=_by_part([[one.backward_parts_s for one in stage] for stage in of_stages]),
@@ -140,7 +139,7 @@ def _stages(scenario: Scenario, model: TorchModel, timed: _Timed, counts: tuple[
         working_bytes=np.array([working for _, working in memory]),
         released_at_input_gradient=0.0,
         blocks=blocks,
-        tokens_per_step=None if length is None else float(num_microbatches * batch.micro * length),
+        tokens_per_sample=trace.sequence_length,
         model_flops_per_step=num_microbatches * trace.model_flops,
         provenance=_provenance(model, timed, batch.micro),
     )

@@ -76,7 +76,7 @@ def model_costs(
         working_bytes=np.array([stage.working for stage in activations]),
         released_at_input_gradient=released_at_input_gradient(setting),
         blocks=lambda stage: _blocks(scenario, setting, times, counts, stage),
-        tokens_per_step=float(num_sequences * model.seq_length),
+        tokens_per_sample=model.seq_length,
         model_flops_per_step=step_flops(model, num_sequences),
         provenance=transformer_provenance(model, counts),
         tied_embedding_bytes=embedding_parameters(model).split / parallel.tensor * precision.gradient_bytes,

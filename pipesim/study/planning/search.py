@@ -256,6 +256,9 @@ def basis_of(scenario: Scenario) -> tuple[Transformer, Cluster, int]:
     ScenarioError
         If one is missing, or the layers of each stage are stated.
     """
+    if scenario.torch_model is not None:
+        message = "a plan tries cuts of a transformer's layers; sweep a torch model over pipeline and micro"
+        raise ScenarioError(message, file=scenario.file, key="model.torch")
     if scenario.model is None or scenario.cluster is None:
         message = "a plan needs a model and a cluster, not stated costs"
         raise ScenarioError(message, file=scenario.file, key="model")

@@ -163,7 +163,7 @@ def chunk_counts(model: Transformer, pipeline: int, family: Family) -> list[int]
 def recomputes(scenario: Scenario) -> Sequence[Recompute]:
     """Levels that differ: with a fused kernel there is no attention matrix to compute again."""
     fused = scenario.efficiency is not None and scenario.efficiency.attention_kernel == "flash"
-    return ("none", "full") if fused else ("none", "selective", "full")
+    return ("none", "full") if fused or scenario.torch_model is not None else ("none", "selective", "full")
 
 
 def _countable(layers: int, pipeline: int) -> tuple[int, ...]:
