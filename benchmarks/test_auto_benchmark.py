@@ -22,6 +22,9 @@ import test_auto
 import test_auto_kernels
 from helpers import costs_of
 
+OPTIMUM_BUDGET = 2_000_000_000
+"""Actions timed for each small shape: at most about half a minute."""
+
 
 @pytest.mark.parametrize(("p", "v", "m", "limit_s"), [(8, 2, 32, 5.0), (64, 2, 512, 60.0)])
 def test_auto_takes_seconds(benchmark: Any, p: int, v: int, m: int, limit_s: float) -> None:
@@ -35,7 +38,8 @@ def test_auto_takes_seconds(benchmark: Any, p: int, v: int, m: int, limit_s: flo
         weight_gradient_s=tuple(0.8 * f for f in forward),
         p2p_latency_s=0.1,
     )
-    search(Shape(2, 1, 4, {"budget": 1000}), costs_of(2, number=float))  # compiles
+    tight = Shape(3, 2, 6, {"budget": 100_000, "max_in_flight": 4})
+    search(tight, costs_of(6, number=float))  # moves too, so that all compiles
     shape = Shape(p, v, m, {"max_in_flight": p * v})
     begin = time.process_time()
     result = benchmark.pedantic(search, args=(shape, costs), rounds=1)
@@ -73,26 +77,27 @@ def test_auto_is_never_worse_on_200_random_cost_sets(benchmark: Any) -> None:
     assert np.mean(found) > 0.01
 
 
-def test_auto_against_proven_optima_of_60_small_shapes(benchmark: Any) -> None:
+@pytest.mark.parametrize("first_seed", [5000, 9000])
+def test_auto_reaches_every_proven_optimum_of_60_small_shapes(benchmark: Any, first_seed: int) -> None:
+    """Shapes that no constant of the search was chosen on."""
     pytest.importorskip("ortools")
 
-    def gaps() -> list[float]:
-        found = []
-        for seed in range(60):
+    def gaps() -> dict[int, float]:
+        found = {}
+        for seed in range(first_seed, first_seed + 60):
             rng = np.random.default_rng(seed)
             p, v, m = int(rng.integers(2, 5)), int(rng.integers(1, 3)), int(rng.integers(4, 9))
             kind, limit = str(rng.choice(["loop", "wave"])), int(rng.integers(v, p * v + 2))
             problem = test_auto_kernels.problem_of(rng, p, v, m, limit, kind)
-            ours = Search(problem, 1_000_000_000, np.random.default_rng(0)).run()
+            ours = Search(problem, OPTIMUM_BUDGET, np.random.default_rng(0)).run()
             optimum = solve(problem, budget=20.0, hint=ours.word)
             assert lower_bound_s(problem) <= optimum.makespan_s * (1 + 1e-9)
             if optimum.proven:
-                found.append(ours.makespan_s / optimum.makespan_s - 1)
+                found[seed] = ours.makespan_s / optimum.makespan_s - 1
         return found
 
     found = benchmark.pedantic(gaps, rounds=1)
-    hits = sum(gap < 1e-9 for gap in found)
-    benchmark.extra_info |= {"proven": len(found), "optimal": hits, "largest_gap": max(found)}
+    missed = {seed: gap for seed, gap in found.items() if gap >= 1e-9}
+    benchmark.extra_info |= {"proven": len(found), "budget": OPTIMUM_BUDGET, "missed": missed}
     assert len(found) >= 50
-    assert hits >= 0.97 * len(found)
-    assert max(found) < 0.01
+    assert not missed
