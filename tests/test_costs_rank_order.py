@@ -1,6 +1,7 @@
 """How devices are numbered decides which groups share a node, checked device by device."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
@@ -15,6 +16,7 @@ from pipesim.costs.network.topology import (
     expert_exchange,
     fewest_together,
     pipeline_links,
+    tensor_ring,
 )
 from pipesim.scenario.resolved import Accelerator, Cluster, Link, Parallel
 
@@ -105,6 +107,19 @@ def test_ranks_share_a_node_when_all_their_devices_do(gpus_per_rank, num_ranks, 
     for src, dst in permutations(range(num_ranks), 2):
         pairs = zip(numbers[src], numbers[dst], strict=True)
         assert links.same_node(src, dst) == all(a // gpus_per_node == b // gpus_per_node for a, b in pairs)
+
+
+def test_an_axis_of_one_device_parts_nothing():
+    """Two context shards of three replicas fill two nodes of three, whether or not tp stands between."""
+    for order in ("cp-tp-dp-pp", "tp-cp-dp-pp"):
+        layout = parallel(f"ep-{order}", context=2, data=3)
+        assert fewest_together(cluster(3), layout, ("cp", "dp")) == 3
+
+
+def test_pairs_of_devices_that_are_alone_in_their_nodes():
+    alone = replace(cluster(1), paired=True)
+    assert context_link(alone, parallel("tp-cp-ep-dp-pp", context=4)).bytes_per_s == 48.5e9
+    assert tensor_ring(alone, parallel("tp-cp-ep-dp-pp", tensor=4), intra_node_factor=1).bytes_per_s == 48.5e9
 
 
 def test_pipeline_neighbours_before_data():

@@ -59,7 +59,9 @@ def fewest_together(
 ) -> int:
     """How many devices of a group that spans `axes` share a node, in the node where they are fewest."""
     together, stride = 1, 1
-    for member, run in groupby(axis_sizes(parallel, of_experts=of_experts), lambda pair: pair[0] in axes):
+    # An axis of one device does not part the axes around it.
+    sizes = [(axis, size) for axis, size in axis_sizes(parallel, of_experts=of_experts) if size > 1]
+    for member, run in groupby(sizes, lambda pair: pair[0] in axes):
         size = math.prod(count for _, count in run)
         if member:
             together *= members_per_node(cluster, num_members=size, stride=stride)
@@ -80,7 +82,7 @@ def tensor_ring(cluster: Cluster, parallel: Parallel, *, intra_node_factor: floa
 
 def _port_bytes_per_s(cluster: Cluster, together: int) -> float:
     """Rate of one device to its partners in the node: wired pair by pair, only over the pairs it has."""
-    if not cluster.paired:
+    if not cluster.paired or cluster.gpus_per_node == 1:
         return cluster.intra_node.bytes_per_s
     return cluster.intra_node.bytes_per_s * max(1, together - 1) / (cluster.gpus_per_node - 1)
 
