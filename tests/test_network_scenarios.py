@@ -7,6 +7,7 @@ import pytest
 from pipesim.costs import build_costs
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.study import simulate_scenario
+from pipesim.study.fast import ProgramCache, predict
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 MAPPING = {
@@ -45,6 +46,26 @@ def test_up_links_that_are_too_few_take_longer():
     leaves = ["cluster.nodes_per_switch=1", "cluster.rails=false"]
     assert step_s(*leaves, "cluster.oversubscription=8") > step_s(*leaves, "cluster.oversubscription=1")
     assert step_s(*leaves, "cluster.oversubscription=1") == step_s()
+
+
+def test_links_that_wires_tell_apart_are_left_to_the_engine():
+    """Ranks 0 and 1 share a leaf, ranks 1 and 2 do not; the costs give both links the slower one's rate."""
+    asked = scenario_from_mapping(
+        {
+            "model": "llama3-8b",
+            "cluster": {
+                "machine": "dgx-h100",
+                "num_nodes": 3,
+                "nodes_per_switch": 2,
+                "oversubscription": 4,
+                "rails": False,
+            },
+            "parallel": {"pipeline": 3, "tensor": 8},
+            "batch": {"microbatches": 6},
+        }
+    )
+    found, expected = predict(asked, ProgramCache()), predict(asked, ProgramCache(), "engine")
+    assert found.result.metrics.step_time_s == pytest.approx(expected.result.metrics.step_time_s, rel=1e-12)
 
 
 def test_direct_costs_know_no_ramp_and_no_choice():

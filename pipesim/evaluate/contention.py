@@ -22,7 +22,7 @@ _ROUNDING = 1e-12
 def wires_contend(
     timeline: Timeline, costs: CostTable, send_rows: IntArray, ends: npt.NDArray[np.integer[Any]]
 ) -> bool:
-    """Whether two transfers of one step occupy a wire of the fabric at the same time.
+    """Whether wires change when transfers end: two meet on one, or a link is not as fast as costs say.
 
     Parameters
     ----------
@@ -75,7 +75,9 @@ def wires_contend(
     start_s, end_s = timeline.start_s[send_rows], timeline.end_s[send_rows]
     for number, (src, dst) in enumerate(routes.tolist()):
         flow, cost = traffic.messages[src, dst, 0], costs.p2p(src, dst)
-        if cost.bytes_per_s is not None and flow.bytes_per_s < cost.bytes_per_s * (1 - _ROUNDING):
+        # The costs know two kinds of link, each as slow as its slowest pair of ranks; wires tell them apart.
+        rate = cost.bytes_per_s
+        if rate is not None and abs(flow.bytes_per_s - rate) > rate * _ROUNDING:
             return True
         mine = route == number
         spans = np.stack([start_s[mine] + float(flow.latency_s), end_s[mine]], axis=1)
