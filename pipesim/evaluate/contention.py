@@ -76,8 +76,8 @@ def wires_contend(
     for number, (src, dst) in enumerate(routes.tolist()):
         flow, cost = traffic.messages[src, dst, 0], costs.p2p(src, dst)
         # The costs know two kinds of link, each as slow as its slowest pair of ranks; wires tell them apart.
-        rate = cost.bytes_per_s
-        if rate is not None and abs(flow.bytes_per_s - rate) > rate * _ROUNDING:
+        said = cost.bytes_per_s
+        if said is not None and abs(flow.bytes_per_s - said) > said * _ROUNDING:
             return True
         mine = route == number
         spans = np.stack([start_s[mine] + float(flow.latency_s), end_s[mine]], axis=1)
