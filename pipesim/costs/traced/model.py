@@ -15,7 +15,7 @@ from pipesim.costs.stages.sharding import Block, StageParameters
 from pipesim.costs.table import CostTable
 from pipesim.costs.traced.layer_trace import LayerTrace, ModelTrace
 from pipesim.costs.traced.memory import stage_bytes
-from pipesim.costs.traced.times import KernelRates, LayerTimes, kernel_rates, layer_times
+from pipesim.costs.traced.times import KERNELS_OF_A_LAYER, KernelRates, LayerTimes, kernel_rates, layer_times
 from pipesim.costs.traced.trace import trace_model
 from pipesim.errors import ScenarioError
 from pipesim.scenario.layers import split_layers
@@ -167,7 +167,8 @@ def _provenance(model: TorchModel, timed: _Timed, micro: int) -> dict[str, str]:
         f"{number:,} parameters, {forward / 1e9:.4g} GFLOP forward a sample "
         f"({model.factory}, traced with torch {torch.__version__})",
         "times": "every operation as a kernel of its own: the longer of its FLOPs and its bytes at the "
-        f"efficiency's rates, and {launch} to launch it; attention as the module calls it, "
+        f"efficiency's rates, and {launch} (the overhead of a "
+        f"layer over the {KERNELS_OF_A_LAYER} kernels of a GPT layer); attention as the module calls it, "
         "scaled_dot_product_attention as one fused kernel",
         "input and weight gradient": "I: traced with the gradient of the input alone; W: what all gradients "
         "take more, and adding them to those of other microbatches",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
@@ -132,15 +133,17 @@ def import_factory(factory: str, directory: str | None) -> Callable[..., Any]:
 
 @contextmanager
 def searching(directory: str | None) -> Iterator[None]:
-    """Let imports in this block look into a folder first."""
+    """Let imports in this block look into a folder first, then into the working folder as ranks do."""
     if directory is None:
         yield
         return
-    sys.path.insert(0, directory)
+    places = [directory, str(Path.cwd())]
+    sys.path[:0] = places
     try:
         yield
     finally:
-        sys.path.remove(directory)
+        for place in places:
+            sys.path.remove(place)
 
 
 def _refuse_namesake(module: str, directory: str | None) -> None:

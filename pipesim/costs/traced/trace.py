@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import copy
+import logging
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeCopyMode,
+    FakeTensor,
+    FakeTensorMode,
+)
 
 import pipesim
 from pipesim.costs.traced.alike import shape_of, signature
@@ -46,7 +54,7 @@ def trace_model(factory: str, directory: str | None, microbatch_size: int, dtype
         # Not under the mode: what a module makes when it is imported outlives this.
         import_factory(factory, directory)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with searching(directory), mode, FusedAttention():
+    with searching(directory), _without_log(), mode, FusedAttention():
         with _blaming(f"{factory} failed"):
             model = load_pipeline_model(factory, directory=directory, microbatch_size=microbatch_size)
         tracer = _Tracer(factory, model, mode, getattr(torch, dtype))
@@ -130,6 +138,19 @@ class _Tracer:
         return tensor if isinstance(tensor, FakeTensor) else self.mode.from_tensor(tensor)
 
 
+class _Entry(torch.autograd.Function):
+    """Stands before a layer: gives an input that it may write over, and takes the gradient without a copy."""
+
+    @staticmethod
+    def forward(_: Any, leaf: Tensor) -> Tensor:
+        """Give a tensor like the leaf."""
+        return leaf.clone()
+
+    @staticmethod
+    def backward(_: Any, *gradients: Tensor) -> None:
+        """Let the gradient go: the layer before takes it as it is."""
+
+
 def _trace(
     run: Callable[[Tensor], Tensor],
     constants: list[Tensor],
@@ -141,8 +162,7 @@ def _trace(
     """Trace forward and backward of one layer; gives also what its output is like."""
     trained = [tensor for tensor in constants if isinstance(tensor, nn.Parameter) and tensor.requires_grad]
     leaf = torch.empty_like(like, requires_grad=needs_gradient)
-    # A layer may write over its input, which autograd allows of no leaf.
-    x = leaf.clone() if needs_gradient else leaf
+    x = _Entry.apply(leaf) if needs_gradient else leaf  # type: ignore[no-untyped-call]
     outside = [*constants, leaf, x]
     saved: dict[int, Storage] = {}
 
@@ -231,6 +251,17 @@ def _dropping_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
 
 
 @contextmanager
+def _without_log() -> Iterator[None]:
+    """Keep torch from logging what becomes one message here."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+@contextmanager
 def _blaming(words: str) -> Iterator[None]:
     """Turn whatever a user's code raises into one message that says where."""
     try:
@@ -240,13 +271,15 @@ def _blaming(words: str) -> Iterator[None]:
     except PipesimError as error:
         raise ScenarioError(str(error), key="model.torch") from error
     except Exception as error:
-        text = " ".join(str(error).split())
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+            text = f"it asks for values of tensors, which a trace has none of: {error}"
         if len(text) > _MOST_CHARACTERS:
             text = text[: _MOST_CHARACTERS - 3] + "..."
         ours = tuple(str(Path(module.__path__[0])) for module in (torch, pipesim))
         frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(ours)]
         place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-        raise ScenarioError(f"{words}: {type(error).__name__}: {text}{place}", key="model.torch") from error
+        raise ScenarioError(f"{words}: {text}{place}", key="model.torch") from error
 
 
 def _shown(tensor: Tensor) -> str:
