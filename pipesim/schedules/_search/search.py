@@ -26,7 +26,7 @@ LIST_COST = 4
 """Timings that one list scheduling takes as long as."""
 MOST_LISTS = 2000
 FIRST_TIMINGS = 100_000
-"""Timings of the first pass at most; what is left goes to rounds."""
+"""Timings of the first pass; what is left goes to rounds where it is enough for one."""
 SPELL_TIMINGS, SPELLS = 20_000, 20
 """A round is so many spells of moves from the round's best word, each as hot as chance will have it."""
 SPELL_COST = 35_000
@@ -84,8 +84,10 @@ class Search:
 
         self.problem, self.rng = problem, rng
         num_timings = budget // problem.num_actions
-        self.num_timings = min(num_timings, FIRST_TIMINGS)
-        self.num_spells = (num_timings - self.num_timings) // SPELL_COST
+        num_spells = max(num_timings - FIRST_TIMINGS, 0) // SPELL_COST
+        # Less than a round finds less than a longer first pass.
+        self.num_spells = num_spells if num_spells >= SPELLS else 0
+        self.num_timings = num_timings - self.num_spells * SPELL_COST
         self.pipeline, self.scale = problem.pipeline()
         self.scratch = new_scratch(self.pipeline)
         self.pool = Pool()
