@@ -217,9 +217,11 @@ def _step_end(timeline: Timeline, last_end: Any) -> tuple[Any, Any]:
 
 
 def _hidden_sync(timeline: Timeline, last_end: Any) -> Any:
-    reduced = np.isin(timeline.op, REDUCTIONS)
-    before = np.maximum(np.minimum(timeline.end_s[reduced], last_end) - timeline.start_s[reduced], 0)
-    by_rank = [before[timeline.rank[reduced] == rank].sum() for rank in np.unique(timeline.rank[reduced])]
+    reductions = timeline.select(np.isin(timeline.op, REDUCTIONS))
+    before = np.maximum(np.minimum(reductions.end_s, last_end) - reductions.start_s, 0)
+    if reductions.waited_s is not None:
+        before = np.maximum(before - reductions.waited_s, 0)
+    by_rank = [before[reductions.rank == rank].sum() for rank in np.unique(reductions.rank)]
     return max(by_rank, default=0 * last_end)
 
 

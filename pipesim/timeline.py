@@ -25,7 +25,8 @@ class Timeline:
     Rows keep the program order of their rank and replica. The two parts of an overlapped pair are two rows
     with the same start and end. A send's row and its receive's span the message from leaving to arriving.
     `waited_s` is how long a computation waited, within its row, for weights or gradients that replicas share
-    out; None: nothing is known of that, or nothing is shared out.
+    out, or how long, while anything computed, no bucket of a reduction was under way; None: nothing is known
+    of that, or there was nothing to wait for.
     """
 
     source: Literal["simulated", "measured"]

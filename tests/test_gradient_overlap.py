@@ -9,6 +9,7 @@ from helpers import costs_of, makespan, schedule_of
 
 from pipesim.actions import Op
 from pipesim.costs.network.alpha_beta import Ring
+from pipesim.costs.stages.assembly import _gradient_buckets
 from pipesim.engine import simulate
 from pipesim.errors import ScenarioError
 from pipesim.graph import lower
@@ -102,6 +103,40 @@ def test_exposed_and_hidden_add_up():
     )
 
 
+def test_waiting_between_collectives_is_not_counted_as_hidden():
+    """Two stages on one rank; each reduce-scatters for 1 and gathers for 1.
+
+    Stage 1 scatters from 4 to 5, its weights wait for the end of the computations at 6 and come until 7;
+    stage 0 scatters from 6 to 7 and gathers until 8. Before 6 one second is hidden, after it two are exposed.
+    """
+    schedule = schedule_of("0F0 1F0 1B0 0B0")
+    costs = table(2, buckets=1, seconds=2, collective="reduce_scatter")
+    timeline = simulate(lower(schedule), costs)
+    rows = timeline.op == Op.REDUCE_GRAD
+    assert timeline.end_s[rows].tolist() == [7, 8]
+    metrics = measure(timeline, schedule, costs)
+    assert (metrics.exposed_sync_s, metrics.hidden_sync_s) == (2, 1)
+
+
+def test_no_more_is_hidden_than_there_is():
+    chunks = ["parallel.virtual_stages=4", "schedule=interleaved-1f1b", "optimizer=sharded"]
+    asked = scenario_from_mapping(MAPPING, overrides=[*chunks, OVERLAP])
+    result = simulate_scenario(asked)
+    costs = result.costs
+    in_all = [sum(costs.gradient_sync_s(stage) for stage in range(rank, 16, 4)) for rank in range(4)]
+    # Every bucket pays its own latency.
+    assert 0 < result.metrics.hidden_sync_s < 1.2 * max(in_all)
+
+
+def test_a_stage_without_parameters_has_an_empty_bucket():
+    parameters = np.array([1e9, 0.0])
+    assert _gradient_buckets(scenario_from_mapping(MAPPING, overrides=[OVERLAP]), parameters).tolist() == [
+        25,
+        1,
+    ]
+
+
+OVERLAP = "parallel.overlap_gradients=true"
 MAPPING = {
     "model": "llama3-8b",
     "cluster": {"machine": "dgx-h100", "num_nodes": 4},

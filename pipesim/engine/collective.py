@@ -164,6 +164,15 @@ class GradientSync:
         """When all of it had ended."""
         return (self.buckets[-1] if self._gather is None else self._gather).ended_s
 
+    def idle_before(self, time_s: Any) -> Any:
+        """How long, from its start to `time_s`, none of its collectives ran: something was still to come."""
+        parts = self.buckets if self._gather is None else [*self.buckets, self._gather]
+
+        def lasted(one: GradientSync | Collective) -> Any:
+            return max(0, min(one.ended_s, time_s) - one.started_s)
+
+        return lasted(self) - sum(map(lasted, parts))
+
     def finish(self) -> Generator[simpy.Event, Any, None]:
         """Wait at the end of the step, as a member, until it is all done."""
         if not self.overlapped:

@@ -104,7 +104,7 @@ def simulate(
     clock.run()
     for replica in replicas:
         replica.check_done()
-    return _timeline(program, replicas, costs)
+    return _timeline(program, replicas, costs, step_end)
 
 
 def _of_replica(values: npt.NDArray[Any] | None, replica: int) -> npt.NDArray[Any] | None:
@@ -218,7 +218,7 @@ class _Replica:
         return start_s, end_s
 
 
-def _timeline(program: Program, replicas: list[_Replica], costs: CostTable) -> Timeline:
+def _timeline(program: Program, replicas: list[_Replica], costs: CostTable, step_end: StepEnd) -> Timeline:
     schedule, num_replicas = program.schedule, len(replicas)
     dtype = costs.forward_s.dtype
     spans = [replica.spans(dtype) for replica in replicas]
@@ -245,12 +245,27 @@ def _timeline(program: Program, replicas: list[_Replica], costs: CostTable) -> T
         start_s=np.concatenate([start_s for start_s, _ in spans]),
         end_s=np.concatenate([end_s for _, end_s in spans]),
         nbytes=repeated(nbytes),
-        waited_s=_waited_s(program, replicas, costs),
+        waited_s=_waited_s(program, replicas, costs, step_end),
     )
 
 
-def _waited_s(program: Program, replicas: list[_Replica], costs: CostTable) -> npt.NDArray[np.float64] | None:
-    """Add what contention makes computations wait for shards to what they wait on an idle network."""
+def _waited_s(
+    program: Program, replicas: list[_Replica], costs: CostTable, step_end: StepEnd
+) -> npt.NDArray[Any] | None:
+    """Add what contention makes computations wait for shards to what they wait on an idle network.
+
+    Reductions in buckets wait for gradients in between, and at last for the end of the computations.
+    """
+    if costs.gradient_buckets is not None:
+        schedule = program.schedule
+        reduced, computing = schedule.op == Op.REDUCE_GRAD, np.flatnonzero(schedule.op <= Op.W).tolist()
+        idle = np.zeros((len(replicas), len(schedule.op)), costs.forward_s.dtype)
+        for of_replica, replica in zip(idle, replicas, strict=True):
+            last_end = max(replica.end_s[row] for row in computing)
+            of_replica[reduced] = [
+                step_end.reductions[stage].idle_before(last_end) for stage in schedule.stage[reduced].tolist()
+            ]
+        return idle.ravel()
     exposed = exposed_exchange_s(program.schedule, costs)
     if exposed is None:
         return None

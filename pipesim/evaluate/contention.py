@@ -77,7 +77,7 @@ def wires_contend(
         flow, cost = traffic.messages[src, dst, 0], costs.p2p(src, dst)
         # The costs know two kinds of link, each as slow as its slowest pair of ranks; wires tell them apart.
         said = cost.bytes_per_s
-        if said is not None and abs(flow.bytes_per_s - said) > said * _ROUNDING:
+        if said is not None and abs(float(flow.bytes_per_s) / float(said) - 1) > _ROUNDING:
             return True
         mine = route == number
         spans = np.stack([start_s[mine] + float(flow.latency_s), end_s[mine]], axis=1)

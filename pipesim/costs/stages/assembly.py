@@ -209,7 +209,8 @@ def _gradient_buckets(scenario: Scenario, parameters: FloatArray) -> npt.NDArray
     bucket_bytes = parallel.gradient_bucket_bytes
     if bucket_bytes is None:
         bucket_bytes = max(40e6, 1e6 * parallel.data) * gradient_bytes
-    buckets = np.ceil(parameters * gradient_bytes / bucket_bytes)
+    # A stage without parameters has nothing to reduce, in one bucket.
+    buckets = np.maximum(1, np.ceil(parameters * gradient_bytes / bucket_bytes))
     if buckets.max() > _MOST_BUCKETS:
         raise ScenarioError(
             f"cuts a stage's gradients into {buckets.max():.0f} buckets; at most {_MOST_BUCKETS} are allowed",
