@@ -30,6 +30,7 @@ from pipesim.executor.models import StageModule, build_model, build_stage, sampl
 from pipesim.executor.workload import workload_from_scenario
 from pipesim.graph import lower
 from pipesim.scenario import load_scenario, scenario_from_mapping
+from pipesim.scenario.resolve_hardware import BORROWED_ERROR_BAND
 from pipesim.study.execution import execute_scenario, schedule_of
 from pipesim.study.memory_advice import changes_for_memory
 from pipesim.study.run import simulate_named, simulate_scenario
@@ -177,6 +178,53 @@ def test_one_matrix_by_hand():
     assert costs.boundary_bytes.tolist() == [values, 0]
     assert costs.weight_bytes.tolist() == [2 * weights, 4 * weights]
     assert (costs.tokens_per_step, costs.samples_per_step) == (None, 4 * 8)
+
+
+def test_grouped_convolutions_both_ways_and_operations_of_others():
+    trace = trace_model("traced_models:grouped", TESTS, 2, "float32")
+    forward, back, other = trace.layers
+    # Every output value of the one, and input value of the other, meets 3 x 3 values of 2 and of 4 channels.
+    assert forward.forward.model_flops == 2 * (2 * 16 * 6 * 6) * (9 * 2)
+    assert back.forward.model_flops == 2 * (2 * 16 * 6 * 6) * (9 * 4)
+    assert back.backward.model_flops == 2 * back.forward.model_flops
+    assert back.input_gradient.model_flops == back.forward.model_flops
+    assert forward.backward.model_flops == forward.forward.model_flops
+    assert other.forward.model_flops == 0
+    costs = build_costs(scenario_of("grouped", batch={"micro": 2, "microbatches": 2}), num_chunks=1)
+    assert costs.provenance["counted by bytes alone"] == "traced_models::double"
+    assert "counted by bytes alone" not in build_costs(scenario_of("linear"), num_chunks=1).provenance
+
+
+def test_what_asks_for_values_while_it_is_made_is_made_for_real():
+    trace = trace_model("traced_models:asking", TESTS, 8, "bfloat16")
+    plain = trace_model("traced_models:linear", TESTS, 8, "bfloat16")
+    assert trace.model_flops == plain.model_flops
+    assert [layer.message_bytes for layer in trace.layers] == [8 * traced_models.WIDTH * 2] * 6
+
+
+@pytest.mark.parametrize(
+    ("factory", "keys", "measured_s"),
+    [
+        # 2,470 images a second of ResNet-50 v1.5 on one A100 of 80 GB, mixed precision, batches of 256:
+        # NVIDIA/DeepLearningExamples, PyTorch/Classification/ConvNets/resnet50v1.5, pytorch-21.03
+        ("resnet:resnet50", {"batch": {"micro": 256, "microbatches": 1}}, 256 / 2470),
+        # 0.84 steps a second of DiT-XL/2 on one A100, batches of 128, checkpointing, mixed precision:
+        # chuanyangjin/fast-DiT, table of training speeds
+        ("dit:dit_xl_2", {"batch": {"micro": 128, "microbatches": 1}, "recompute": "full"}, 1 / 0.84),
+    ],
+)
+def test_published_step_times_lie_within_the_stated_band(factory, keys, measured_s):
+    mapping = {
+        "model": {"torch": factory},
+        "cluster": {"accelerator": "a100-sxm-80", "num_nodes": 1, "gpus_per_node": 1},
+        "parallel": {"pipeline": 1},
+    }
+    scenario = scenario_from_mapping(mapping | keys, file=str(SCENARIOS / "made_up.yaml"))
+    assert scenario.efficiency is not None
+    assert scenario.efficiency.error_band == BORROWED_ERROR_BAND
+    step_s = simulate_scenario(scenario).metrics.step_time_s
+    assert abs(step_s / measured_s - 1) < BORROWED_ERROR_BAND
+    assert any("was fitted to transformers" in warning for warning in scenario.warnings)
 
 
 def test_recomputing_keeps_inputs_and_runs_layers_again():

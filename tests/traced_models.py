@@ -72,6 +72,28 @@ def cnn(microbatch_size: int = 2) -> PipelineModel:
     return PipelineModel(layers, sample, functional.cross_entropy)
 
 
+def grouped(microbatch_size: int = 2) -> PipelineModel:
+    """Convolutions of groups, one and its transpose, and an operation of the user's own."""
+
+    def sample(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        images = torch.randn(microbatch_size, 8, 6, 6, generator=generator)
+        return images, torch.zeros(microbatch_size)
+
+    layers = [
+        lambda: nn.Conv2d(8, 16, 3, padding=1, groups=4, bias=False),
+        lambda: nn.ConvTranspose2d(16, 8, 3, stride=2, groups=2, bias=False),
+        _Doubled,
+    ]
+    return PipelineModel(layers, sample, lambda y, _: y.square().mean())
+
+
+def asking(microbatch_size: int = 8) -> PipelineModel:
+    """A function and layers that ask for values while they are made, and convert what they made."""
+    rates = [float(rate.item()) for rate in torch.linspace(0, 0.1, 6)]
+    layers = [lambda rate=rate: _Asking(rate) for rate in rates]
+    return _of_layers(layers, microbatch_size)
+
+
 def number() -> int:
     """No model."""
     return 5
@@ -111,6 +133,30 @@ def no_number() -> PipelineModel:
     """A loss that is not one number."""
     model = linear()
     return PipelineModel(model.layers, model.sample, lambda y, _: y)
+
+
+class _Asking(nn.Module):
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH).double()
+        self.rate = float(torch.tensor([rate]).sum().item())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(self.inner(x), self.rate)
+
+
+@torch.library.custom_op("traced_models::double", mutates_args=())
+def _double(x: Tensor) -> Tensor:
+    return 2 * x
+
+
+_double.register_fake(torch.empty_like)
+_double.register_autograd(lambda context, gradient: 2 * gradient)
+
+
+class _Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return _double(x)
 
 
 class _CutOff(nn.Module):

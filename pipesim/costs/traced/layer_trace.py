@@ -25,11 +25,13 @@ class OpCost(NamedTuple):
 class Pass:
     """The kernels of one pass over a layer, and the most bytes that it held at once.
 
-    Parameters, the layer's input and its output are left out of these bytes.
+    Parameters, the layer's input and its output are left out of these bytes. `unknown` are operations that
+    are not torch's own, of whose FLOPs nobody says anything.
     """
 
     ops: tuple[OpCost, ...]
     peak_bytes: int
+    unknown: frozenset[str] = frozenset()
 
     @property
     def model_flops(self) -> float:
@@ -116,6 +118,15 @@ class ModelTrace:
     num_distinct: int
 
     @property
+    def unknown(self) -> frozenset[str]:
+        """Operations that are counted by their bytes alone."""
+        blocks = (*self.layers, self.loss)
+        return frozenset().union(*(each.unknown for one in blocks for each in (one.forward, one.backward)))
+
+    @property
     def model_flops(self) -> float:
-        """FLOPs of forward and backward of one microbatch that the model asks for."""
+        """FLOPs of forward and backward of one microbatch that the model asks for.
+
+        What a layer checkpoints and runs again by itself is among them.
+        """
         return sum(block.model_flops for block in (*self.layers, self.loss))

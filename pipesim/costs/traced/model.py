@@ -162,7 +162,7 @@ def _provenance(model: TorchModel, timed: _Timed, micro: int) -> dict[str, str]:
     forward = sum(layer.forward.model_flops for layer in trace.layers) / micro
     number = sum(layer.num_parameters for layer in trace.layers)
     launch = units.format_time_s(timed.rates.launch_s)
-    return {
+    words = {
         "model": f"{model.name}: {len(trace.layers)} layers, of which {trace.num_distinct} differ, "
         f"{number:,} parameters, {forward / 1e9:.4g} GFLOP forward a sample "
         f"({model.factory}, traced with torch {torch.__version__})",
@@ -174,3 +174,6 @@ def _provenance(model: TorchModel, timed: _Timed, micro: int) -> dict[str, str]:
         "take more, and adding them to those of other microbatches",
         "activations": "what autograd saves, each storage once, and a stage's input and output; kept until W",
     }
+    if trace.unknown:
+        words["counted by bytes alone"] = ", ".join(sorted(trace.unknown))
+    return words

@@ -19,6 +19,7 @@ from pipesim.costs.traced.layer_trace import Kind, OpCost, Pass
 
 _aten = torch.ops.aten
 _PRODUCTS_OF_ACTIVATIONS = {_aten.bmm, _aten.baddbmm}
+_NAMESPACES = ("aten", "prims")
 _LOOKUPS = {_aten.embedding, _aten.index, _aten.index_select, _aten.gather}
 """Read as many values as they give, not the whole table."""
 _ALLOCATIONS = {
@@ -64,6 +65,7 @@ class Recorder(TorchDispatchMode):
         self._ops: list[OpCost] = []
         self._live = {storage.ref.cdata: storage for storage in held}
         self._born: dict[int, int] = {}
+        self._unknown: set[str] = set()
         self._held_bytes: list[int] = []
         """After each operation."""
         self._note()
@@ -74,7 +76,7 @@ class Recorder(TorchDispatchMode):
         born = None if but is None else self._born.get(storage_id(but))
         if but is not None and born is not None:
             held[born:] -= but.untyped_storage().nbytes()
-        return Pass(tuple(self._ops), int(held.max()))
+        return Pass(tuple(self._ops), int(held.max()), frozenset(self._unknown))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -88,6 +90,8 @@ class Recorder(TorchDispatchMode):
             self._hold(outputs)
             if not _launches_nothing(func, inputs, outputs):
                 self._ops.append(_cost(func, args, kwargs, out, inputs, outputs))
+                if func.namespace not in _NAMESPACES and func.overloadpacket not in flop_registry:
+                    self._unknown.add(func.name())
         return out
 
     def _hold(self, tensors: Iterable[Tensor]) -> None:
@@ -150,12 +154,28 @@ def _cost(
         return OpCost("attention", *_attention_flops(args[:3], args, kwargs), nbytes, wide)
     if packet in _ATTENTION_BACKWARD:
         return OpCost("attention", *_attention_flops(args[1:4], args, kwargs, backward=True), nbytes, wide)
+    if packet is _aten.convolution:
+        count = _convolution_flops(args[0], args[1], out, transposed=args[6])
+        return OpCost("convolution", count, count, nbytes, wide)
+    if packet is _aten.convolution_backward:
+        each = _convolution_flops(args[1], args[2], args[0], transposed=args[7])
+        count = each * sum(args[10][:2])
+        return OpCost("convolution", count, count, nbytes, wide)
     formula: Callable[..., int] | None = flop_registry.get(packet)
     if formula is None:
         return OpCost("memory_bound", 0.0, 0.0, nbytes, wide)
     count = float(formula(*args, **kwargs, out_val=out))
     kind: Kind = "attention" if packet in _PRODUCTS_OF_ACTIVATIONS else "gemm"
-    return OpCost("convolution" if "conv" in packet.__name__ else kind, count, count, nbytes, wide)
+    return OpCost(kind, count, count, nbytes, wide)
+
+
+def _convolution_flops(x: Tensor, weight: Tensor, out: Tensor, *, transposed: bool) -> float:
+    """FLOPs of a convolution, of groups too, and of either gradient of it.
+
+    torch's own formula of the weight's gradient counts all pairs of groups.
+    """
+    positions = x if transposed else out
+    return 2.0 * positions.numel() * weight.numel() / weight.shape[0]
 
 
 def _attention_flops(

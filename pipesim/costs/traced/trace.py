@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import logging
 import traceback
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
@@ -13,19 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeCopyMode,
-    FakeTensor,
-    FakeTensorMode,
-)
 
 import pipesim
 from pipesim.costs.traced.alike import shape_of, signature
 from pipesim.costs.traced.layer_trace import NOTHING, LayerTrace, ModelTrace
 from pipesim.costs.traced.pipeline_model import PipelineModel, import_factory, load_pipeline_model, searching
 from pipesim.costs.traced.recorder import FusedAttention, Recorder, Storage, storage_id
+from pipesim.costs.traced.valueless import NEEDS_VALUES, Valueless, without_log
 from pipesim.errors import PipesimError, ScenarioError
 
 _MOST_CHARACTERS = 300
@@ -50,33 +42,32 @@ def trace_model(factory: str, directory: str | None, microbatch_size: int, dtype
         If the factory cannot be found or does not return a `PipelineModel`, its samples are of another size,
         or a layer fails.
     """
-    with _blaming(f"importing {factory} failed"):
-        # Not under the mode: what a module makes when it is imported outlives this.
-        import_factory(factory, directory)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with searching(directory), _without_log(), mode, FusedAttention():
+    valueless = Valueless(getattr(torch, dtype))
+    with searching(directory), without_log():
+        with _blaming(f"importing {factory} failed"):
+            # On its own, for what a module makes when it is imported outlives this.
+            import_factory(factory, directory)
         with _blaming(f"{factory} failed"):
-            model = load_pipeline_model(factory, directory=directory, microbatch_size=microbatch_size)
-        tracer = _Tracer(factory, model, mode, getattr(torch, dtype))
-        inputs, targets = tracer.sample(microbatch_size)
-        return tracer.trace(inputs, targets)
+            model = valueless.make(
+                lambda: load_pipeline_model(factory, directory=directory, microbatch_size=microbatch_size)
+            )
+        tracer = _Tracer(factory, model, valueless)
+        return tracer.trace(*tracer.sample(microbatch_size))
 
 
 class _Tracer:
-    """Traces one model under a mode in which tensors have no values."""
+    """Traces one model."""
 
-    def __init__(self, factory: str, model: PipelineModel, mode: FakeTensorMode, dtype: torch.dtype) -> None:
+    def __init__(self, factory: str, model: PipelineModel, valueless: Valueless) -> None:
         self.factory = factory
         self.model = model
-        self.mode = mode
-        self.dtype = dtype
+        self.valueless = valueless
         self._known: dict[Hashable, tuple[LayerTrace, Tensor]] = {}
 
     def sample(self, microbatch_size: int) -> tuple[Tensor, Tensor]:
         """Draw a sample, which must be of the stated size."""
         with _blaming(f"the sample of {self.factory} failed"):
-            drawn = [self._without_values(tensor) for tensor in self.model.sample(torch.Generator())]
-            inputs, targets = (t.to(self.dtype) if t.is_floating_point() else t for t in drawn)
+            inputs, targets = map(self.valueless.tensor, self.model.sample(torch.Generator()))
         dimension = 1 if self.model.sequence_dim == 0 else 0
         found = inputs.shape[dimension] if inputs.dim() > dimension else 0
         if found != microbatch_size:
@@ -103,25 +94,37 @@ class _Tracer:
             key = signature(module), shape_of(x), needs_gradient
             if key not in self._known:
                 words += f" ({type(module).__name__})"
-                self._known[key] = self._trace_layer(module, x, needs_gradient=needs_gradient, words=words)
+                with self._tracing():
+                    self._known[key] = self._trace_layer(
+                        module, x, needs_gradient=needs_gradient, words=words
+                    )
             layer, y = self._known[key]
             layers.append(layer)
             x, needs_gradient = y, y.requires_grad
         words = f"the loss of {self.factory}"
-        loss, value = _trace(
-            lambda y: model.loss(y, targets), [], x, needs_gradient=needs_gradient, words=words
-        )
+        with self._tracing():
+            loss, value = _trace(
+                lambda y: model.loss(y, targets), [], x, needs_gradient=needs_gradient, words=words
+            )
         if value.numel() != 1:
             raise ScenarioError(f"{words} is {_shown(value)}; one number is needed", key="model.torch")
         length = None if model.sequence_dim is None else model.length(inputs)
         return ModelTrace(tuple(layers), loss, length, len(self._known))
 
+    @contextmanager
+    def _tracing(self) -> Iterator[None]:
+        # The CPU's own recurrent kernels would hide their products.
+        before = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            with self.valueless.mode, FusedAttention():
+                yield
+        finally:
+            torch._C._set_mkldnn_enabled(before)
+
     def _build(self, at: int) -> nn.Module:
         layer = self.model.layers[at]
-        if isinstance(layer, nn.Module):
-            with FakeCopyMode(self.mode):
-                return _converted(copy.deepcopy(layer), self.dtype)
-        return _converted(layer(), self.dtype)
+        return self.valueless.module(layer if isinstance(layer, nn.Module) else self.valueless.make(layer))
 
     def _trace_layer(
         self, module: nn.Module, x: Tensor, *, needs_gradient: bool, words: str
@@ -133,9 +136,6 @@ class _Tracer:
         # What the gradient of the input would add is known only with one.
         with_one, _ = _trace(module, constants, x, needs_gradient=True, words=words)
         return layer.split_like(with_one), y
-
-    def _without_values(self, tensor: Tensor) -> Tensor:
-        return tensor if isinstance(tensor, FakeTensor) else self.mode.from_tensor(tensor)
 
 
 class _Entry(torch.autograd.Function):
@@ -219,22 +219,6 @@ def _trace(
     return layer, torch.empty_like(y, requires_grad=y.requires_grad)
 
 
-def _converted(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Do as ``module.to(dtype)``, which cannot convert tensors without values."""
-    done: dict[int, Tensor] = {}
-    for part in module.modules():
-        for name, tensor in [*part._parameters.items(), *part._buffers.items()]:
-            if tensor is None or not tensor.is_floating_point():
-                continue
-            if id(tensor) not in done:
-                changed = tensor.detach().to(dtype)
-                if isinstance(tensor, nn.Parameter):
-                    changed = nn.Parameter(changed, tensor.requires_grad)
-                done[id(tensor)] = changed
-            setattr(part, name, done[id(tensor)])
-    return module
-
-
 @contextmanager
 def _dropping_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
     """Let gradients of parameters go as soon as they are there: they are added to the step's."""
@@ -251,17 +235,6 @@ def _dropping_gradients(parameters: Iterable[nn.Parameter]) -> Iterator[None]:
 
 
 @contextmanager
-def _without_log() -> Iterator[None]:
-    """Keep torch from logging what becomes one message here."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
-
-
-@contextmanager
 def _blaming(words: str) -> Iterator[None]:
     """Turn whatever a user's code raises into one message that says where."""
     try:
@@ -272,7 +245,7 @@ def _blaming(words: str) -> Iterator[None]:
         raise ScenarioError(str(error), key="model.torch") from error
     except Exception as error:
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
+        if isinstance(error, NEEDS_VALUES):
             text = f"it asks for values of tensors, which a trace has none of: {error}"
         if len(text) > _MOST_CHARACTERS:
             text = text[: _MOST_CHARACTERS - 3] + "..."
