@@ -51,6 +51,16 @@ def test_the_best_interval_is_the_best(checkpoint, mtbf):
         assert best == pytest.approx(math.sqrt(2 * checkpoint * mtbf), rel=0.01)
 
 
+@pytest.mark.parametrize("mtbf", [1e9, 1e14, 1e20])
+def test_where_failures_are_rare_youngs_estimate_is_the_best(mtbf):
+    assert best_interval_s(60, mtbf) == pytest.approx(math.sqrt(2 * 60 * mtbf), rel=1e-3)
+
+
+def test_a_run_that_ends_before_its_first_checkpoint_has_lost_nothing():
+    run = found("reliability={days: 1, mtbf_per_gpu: 1e15 h, checkpoint: 1 min, interval: 240 h}")
+    assert run.simulated_goodput["mean"] == 1
+
+
 def test_simulated_runs_have_the_expected_goodput():
     run = found("reliability={days: 300, runs: 200, restart: 20 min, checkpoint: 2 min}")
     assert run.num_gpus == 1024

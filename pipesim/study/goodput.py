@@ -97,9 +97,10 @@ def best_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
     if not checkpoint_s:
         return 0.0
     low, high = 0.0, mtbf_s
-    while high - low > 1e-12 * mtbf_s:
+    while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        if math.exp(-(middle + checkpoint_s) / mtbf_s) < 1 - middle / mtbf_s:
+        # Less one on both sides, which would drown the rest where failures are rare.
+        if math.expm1(-(middle + checkpoint_s) / mtbf_s) < -middle / mtbf_s:
             low = middle
         else:
             high = middle
@@ -179,8 +180,13 @@ def _simulated(interval_s: float, reliability: Reliability, mtbf_s: float, *, se
     for _ in range(reliability.num_runs):
         now_s = trained_s = 0.0
         while now_s < days_s:
-            until_s = min(generator.exponential(mtbf_s), days_s - now_s)
-            trained_s += until_s // cycle_s * interval_s
+            fails_after_s, left_s = generator.exponential(mtbf_s), days_s - now_s
+            until_s = min(fails_after_s, left_s)
+            num_cycles, since_checkpoint_s = divmod(until_s, cycle_s)
+            trained_s += num_cycles * interval_s
+            if fails_after_s >= left_s:
+                # The days are over, and nothing of the interval is lost.
+                trained_s += min(since_checkpoint_s, interval_s)
             now_s += until_s
             while now_s < days_s:
                 fails_after_s = generator.exponential(mtbf_s)
