@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 
@@ -86,11 +86,12 @@ class Sharding:
 
     def working_bytes(self, blocks: Sequence[Block]) -> float:
         """Whole weights and gradients of two neighbouring blocks, one at work and one on its way."""
-        largest = max(block.parameters.dense + block.parameters.experts for block in blocks)
+        whole = [block.parameters.dense + block.parameters.experts for block in blocks]
+        largest = max((one + other for one, other in pairwise(whole)), default=whole[0])
         nbytes = self.precision.gradient_bytes if self.level in ("zero2", "zero3") else 0.0
         if self.level == "zero3":
             nbytes += self.precision.weight_bytes
-        return 2 * largest * nbytes
+        return largest * nbytes
 
     def _gather(self, block: Block) -> list[SyncStep]:
         return self._moved(block, self.precision.weight_bytes, gather=True) if self.level == "zero3" else []
