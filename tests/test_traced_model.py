@@ -199,6 +199,8 @@ def test_what_asks_for_values_while_it_is_made_is_made_for_real():
     trace = trace_model("traced_models:asking", TESTS, 8, "bfloat16")
     plain = trace_model("traced_models:linear", TESTS, 8, "bfloat16")
     assert trace.model_flops == plain.model_flops
+    built = build_costs(scenario_of("built", batch={"micro": 5, "microbatches": 2}), num_chunks=1)
+    assert built.provenance["frozen parameters"].startswith("16,512, ")
     assert [layer.message_bytes for layer in trace.layers] == [8 * traced_models.WIDTH * 2] * 6
 
 
@@ -382,14 +384,27 @@ def test_ranks_run_the_scenario_s_own_model():
     schedule = lower(schedule_of(scenario))
     workload = workload_from_scenario(scenario, schedule, "cpu")
     assert isinstance(workload, FactoryWorkload)
-    assert str(sum(workload.split.per_stage or ())) == "4"
+    assert workload.split.per_stage == (2, 2)
     done = execute_scenario(scenario, device="cpu", num_steps=1, warmup=0)
     assert done is not None
     sends = done.run.timeline.op == Op.SEND_F
     # In float32 on a CPU, in bfloat16 as predicted.
     assert set(done.run.timeline.nbytes[sends].tolist()) == {2 * costs.boundary_bytes[0]}
+    layers = trace_model("traced_models:cnn", TESTS, 2, "float32").layers[:2]
+    # Two microbatches are in flight on the first of two ranks.
+    held, _ = stage_bytes(layers, None, recompute=False)
+    assert done.run.peak_activation_bytes[:, 0].max() == 2 * held
     emulated = execute_scenario(replace(scenario, seed=1), device="emulated", num_steps=1, warmup=0)
     assert emulated is not None
+
+
+def test_ranks_cut_a_balanced_model_as_predicted():
+    scenario = scenario_of("linear", pipeline=3, layers="balanced")
+    workload = workload_from_scenario(scenario, lower(schedule_of(scenario)), "cpu")
+    assert isinstance(workload, FactoryWorkload)
+    # Even would be 2, 2, 2; but the loss weighs more than a matrix, and the first computes one gradient less.
+    assert workload.split.per_stage == (3, 2, 1)
+    assert build_costs(scenario, num_chunks=1).provenance["layers per stage"] == "3, 2, 1"
 
 
 def test_every_verb_takes_such_a_scenario(tmp_path):

@@ -46,6 +46,8 @@ class PointToPoint:
         Devices of one node.
     num_blocks, num_ranks : int
         The ranks, `num_ranks` of them, follow each other so often.
+    pair_rates : tuple of (int, int, Number)
+        Source and destination rank, and bytes per second, of links that have another rate than their kind.
     """
 
     intra: LinkCost
@@ -54,6 +56,7 @@ class PointToPoint:
     gpus_per_node: int = 1
     num_blocks: int = 1
     num_ranks: int = 1
+    pair_rates: tuple[tuple[int, int, Number], ...] = ()
 
     @classmethod
     def uniform(cls, link: LinkCost) -> PointToPoint:
@@ -77,7 +80,11 @@ class PointToPoint:
 
     def between(self, src: int, dst: int) -> LinkCost:
         """Link from rank `src` to rank `dst`."""
-        return self.intra if self.same_node(src, dst) else self.inter
+        link = self.intra if self.same_node(src, dst) else self.inter
+        for one, other, bytes_per_s in self.pair_rates:
+            if (one, other) == (src, dst):
+                return replace(link, bytes_per_s=bytes_per_s)
+        return link
 
 
 Algorithm = Literal["ring", "tree", "two-level", "in-network"]

@@ -227,18 +227,25 @@ def pipeline_links(cluster: Cluster, parallel: Parallel) -> PointToPoint:
 
 
 def _with_shared_wires(links: PointToPoint, wires: Fabric, num_ranks: int) -> PointToPoint:
-    """Bound each kind of link by what the shards of a rank reach together, in the slowest pair of ranks."""
-    rates: dict[bool, list[float]] = {True: [], False: []}
+    """Bound links by what the shards of a rank reach together, and each kind by its slowest neighbours."""
+    rates: dict[bool, dict[tuple[int, int], float]] = {True: {}, False: {}}
     for src in range(num_ranks):
-        for dst in {(src + 1) % num_ranks, (src - 1) % num_ranks} - {src}:
+        for dst in sorted({(src + 1) % num_ranks, (src - 1) % num_ranks} - {src}):
             rate = wires.wiring.alone_bytes_per_s(wires.message(src, dst, 0))
             if rate is not None:
-                rates[links.same_node(src, dst)].append(float(rate))
-    return replace(
-        links,
-        intra=replace(links.intra, bytes_per_s=min(rates[True], default=links.intra.bytes_per_s)),
-        inter=replace(links.inter, bytes_per_s=min(rates[False], default=links.inter.bytes_per_s)),
+                rates[links.same_node(src, dst)][src, dst] = float(rate)
+    intra, inter = (
+        replace(link, bytes_per_s=min(of_kind.values(), default=link.bytes_per_s))
+        for link, of_kind in ((links.intra, rates[True]), (links.inter, rates[False]))
     )
+    faster = tuple(
+        (*pair, rate)
+        for link, of_kind in ((intra, rates[True]), (inter, rates[False]))
+        for pair, rate in of_kind.items()
+        # Where some replicas stay in a node and others leave it, the slowest decides.
+        if rate != link.bytes_per_s and rate <= _kind_limit(wires.wiring, link is intra)
+    )
+    return replace(links, intra=intra, inter=inter, pair_rates=faster)
 
 
 def _link_cost(link: Link) -> LinkCost:

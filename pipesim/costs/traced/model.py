@@ -174,6 +174,9 @@ def _provenance(model: TorchModel, timed: _Timed, micro: int) -> dict[str, str]:
         "take more, and adding them to those of other microbatches",
         "activations": "what autograd saves, each storage once, and a stage's input and output; kept until W",
     }
+    frozen = sum(layer.num_frozen for layer in trace.layers)
+    if frozen:
+        words["frozen parameters"] = f"{frozen:,}, held with gradients and optimizer state as all others are"
     if trace.unknown:
         words["counted by bytes alone"] = ", ".join(sorted(trace.unknown))
     return words

@@ -2,7 +2,7 @@
 
 A kernel takes the longer of its FLOPs at the rate that products reach and its bytes at the rate that
 memory-bound kernels reach, and a launch on top. Rates are those of the scenario's efficiency, which was
-fitted to transformers; there is no second set of them.
+fitted to transformers; there is no second set of them. Sizes that are no multiple of 64 are not slowed down.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def layer_times(
     if adding_s:
         backward["memory_bound"] = backward.get("memory_bound", 0.0) + adding_s
     # A first layer has nothing before it to give a gradient to, so its whole may be longer than its backward.
-    weight_gradient_s = min(sum(backward.values()), whole_s - input_s + adding_s)
+    weight_gradient_s = min(sum(backward.values()), max(0.0, whole_s - input_s) + adding_s)
     if recompute:
         # The host runs ahead during a backward: recomputing pays no launches, as with transformers.
         backward["recompute"] = sum(forward.values()) - forward.get("overhead", 0.0)
