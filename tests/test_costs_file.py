@@ -43,7 +43,9 @@ def full_table():
         table,
         gradient_bytes=np.array([1e9, 2e9, 3e9, 4e9]),
         weight_bytes=np.array([0.5e9, 1e9, 1.5e9, 2e9]),
-        point_to_point=PointToPoint(LinkCost(1e-5, 240e9), LinkCost(2e-5, None), 4, 8),
+        point_to_point=PointToPoint(
+            LinkCost(1e-5, 240e9), LinkCost(2e-5, None), 4, 8, pair_rates=((0, 1, 120e9),)
+        ),
         gradient_ring=Ring(4, 23.5e9, 14e-6, 8.4e-6),
         gradient_collective="reduce_scatter",
         tied_embedding_bytes=1e6,
@@ -92,18 +94,19 @@ def test_fractions_come_back_exact(tmp_path):
     assert type(back.backward_s[0]) is Fraction
 
 
+LINKS = {
+    "intra": {"latency_s": 0, "bytes_per_s": None},
+    "inter": {"latency_s": 0, "bytes_per_s": None},
+    "gpus_per_rank": 1,
+    "gpus_per_node": 8,
+}
 MINIMAL = {
     "format": "pipesim cost table 1",
     "forward_s": [1, 1],
     "backward_s": [2, 2],
     "input_gradient_s": [1, 1],
     "weight_gradient_s": [1, 1],
-    "point_to_point": {
-        "intra": {"latency_s": 0, "bytes_per_s": None},
-        "inter": {"latency_s": 0, "bytes_per_s": None},
-        "gpus_per_rank": 1,
-        "gpus_per_node": 8,
-    },
+    "point_to_point": LINKS,
 }
 RING = {"num_members": 2, "bytes_per_s": 1.0, "step_latency_s": 0, "base_latency_s": 0}
 
@@ -144,6 +147,12 @@ def test_what_a_file_leaves_out_is_zero_or_unknown(tmp_path):
         ({"gradient_ring": RING | {"bytes_per_s": 0}}, "gradient_ring.bytes_per_s", "above zero"),
         ({"gradient_ring": RING | {"color": 1}}, "gradient_ring.color", "unknown key; allowed: num_members"),
         ({"point_to_point": {"intra": {}}}, "point_to_point.inter", "is missing"),
+        (
+            {"point_to_point": LINKS | {"pair_rates": [[0, 1]]}},
+            "point_to_point.pair_rates",
+            "rank, rank, rate",
+        ),
+        ({"point_to_point": LINKS | {"pair_rates": [[-1, 1, 5]]}}, "point_to_point.pair_rates[0]", "a rank"),
         ({"forward_parts_s": {"gemm": [1]}}, "forward_parts_s.gemm", "found 1 entries"),
     ],
 )

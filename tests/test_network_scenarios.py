@@ -1,5 +1,6 @@
 """The network in scenarios: machines, modes, algorithms, and what data parallelism costs a model of 530B."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,8 @@ def test_up_links_that_are_too_few_take_longer():
     assert step_s(*leaves, "cluster.oversubscription=1") == step_s()
 
 
-def test_links_that_wires_tell_apart_are_left_to_the_engine():
-    """Ranks 0 and 1 share a leaf, ranks 1 and 2 do not; the costs give both links the slower one's rate."""
+def test_every_pair_of_ranks_has_its_own_rate():
+    """Ranks 0 and 1 share a leaf, ranks 1 and 2 do not and reach half of a card each: 16 cards over 4."""
     asked = scenario_from_mapping(
         {
             "model": "llama3-8b",
@@ -64,8 +65,14 @@ def test_links_that_wires_tell_apart_are_left_to_the_engine():
             "batch": {"microbatches": 6},
         }
     )
+    costs = build_costs(asked, num_chunks=1)
+    card = asked.cluster.inter_node.bytes_per_s
+    assert [costs.p2p(*ends).bytes_per_s for ends in ((0, 1), (1, 2), (2, 0))] == [card, card / 2, card / 2]
     found, expected = predict(asked, ProgramCache()), predict(asked, ProgramCache(), "engine")
-    assert found.result.metrics.step_time_s == pytest.approx(expected.result.metrics.step_time_s, rel=1e-12)
+    assert found.evaluator == "compiled"
+    ideal = simulate_scenario(replace(asked, network_mode="ideal"))
+    for other in (expected.result, ideal):
+        assert other.metrics.step_time_s == pytest.approx(found.result.metrics.step_time_s, rel=1e-12)
 
 
 def test_direct_costs_know_no_ramp_and_no_choice():

@@ -222,6 +222,11 @@ class _Source:
             raise self.error(key, f"found {value!r}; a whole number of at least 1 is needed")
         return value
 
+    def rank(self, value: Any, key: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise self.error(key, f"found {value!r}; a rank, from 0 on, is needed")
+        return value
+
     def array(self, value: Any, key: str, num_stages: int) -> Array:
         if not isinstance(value, list) or len(value) != num_stages:
             found = f"{len(value)} entries" if isinstance(value, list) else repr(value)
@@ -258,7 +263,12 @@ class _Source:
     def point_to_point(self, value: Any) -> PointToPoint:
         key = "point_to_point"
         needed = ("intra", "inter", "gpus_per_rank", "gpus_per_node")
-        links = self.mapping(value, key, needed, ("num_blocks", "num_ranks"))
+        links = self.mapping(value, key, needed, ("num_blocks", "num_ranks", "pair_rates"))
+        pairs = links.get("pair_rates", [])
+        if not isinstance(pairs, list) or not all(
+            isinstance(pair, list) and len(pair) == 3 for pair in pairs
+        ):
+            raise self.error(f"{key}.pair_rates", f"found {pairs!r}; a list of [rank, rank, rate] is needed")
         return PointToPoint(
             intra=self.link(links["intra"], f"{key}.intra"),
             inter=self.link(links["inter"], f"{key}.inter"),
@@ -266,6 +276,14 @@ class _Source:
             gpus_per_node=self.count(links["gpus_per_node"], f"{key}.gpus_per_node"),
             num_blocks=self.count(links.get("num_blocks", 1), f"{key}.num_blocks"),
             num_ranks=self.count(links.get("num_ranks", 1), f"{key}.num_ranks"),
+            pair_rates=tuple(
+                (
+                    self.rank(src, f"{key}.pair_rates[{place}]"),
+                    self.rank(dst, f"{key}.pair_rates[{place}]"),
+                    self.positive(rate, f"{key}.pair_rates[{place}]"),
+                )
+                for place, (src, dst, rate) in enumerate(pairs)
+            ),
         )
 
     def host(self, value: Any) -> HostCost:

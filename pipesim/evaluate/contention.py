@@ -75,7 +75,7 @@ def wires_contend(
     start_s, end_s = timeline.start_s[send_rows], timeline.end_s[send_rows]
     for number, (src, dst) in enumerate(routes.tolist()):
         flow, cost = traffic.messages[src, dst, 0], costs.p2p(src, dst)
-        # The costs know two kinds of link, each as slow as its slowest pair of ranks; wires tell them apart.
+        # Of some links the costs know no more than their kind's slowest rate.
         said = cost.bytes_per_s
         if said is not None and abs(float(flow.bytes_per_s) / float(said) - 1) > _ROUNDING:
             return True

@@ -231,21 +231,21 @@ def _with_shared_wires(links: PointToPoint, wires: Fabric, num_ranks: int) -> Po
     rates: dict[bool, dict[tuple[int, int], float]] = {True: {}, False: {}}
     for src in range(num_ranks):
         for dst in sorted({(src + 1) % num_ranks, (src - 1) % num_ranks} - {src}):
-            rate = wires.wiring.alone_bytes_per_s(wires.message(src, dst, 0))
-            if rate is not None:
-                rates[links.same_node(src, dst)][src, dst] = float(rate)
-    intra, inter = (
-        replace(link, bytes_per_s=min(of_kind.values(), default=link.bytes_per_s))
-        for link, of_kind in ((links.intra, rates[True]), (links.inter, rates[False]))
-    )
-    faster = tuple(
+            message = wires.message(src, dst, 0)
+            rate = wires.wiring.alone_bytes_per_s(message)
+            leaves_node = any(what.startswith("card") for what, *_ in message.loads)
+            # A replica that stays in its node says nothing of others that leave theirs.
+            if rate is not None and leaves_node != links.same_node(src, dst):
+                rates[not leaves_node][src, dst] = float(rate)
+    intra = replace(links.intra, bytes_per_s=min(rates[True].values(), default=links.intra.bytes_per_s))
+    inter = replace(links.inter, bytes_per_s=min(rates[False].values(), default=links.inter.bytes_per_s))
+    apart = [
         (*pair, rate)
         for link, of_kind in ((intra, rates[True]), (inter, rates[False]))
         for pair, rate in of_kind.items()
-        # Where some replicas stay in a node and others leave it, the slowest decides.
-        if rate != link.bytes_per_s and rate <= _kind_limit(wires.wiring, link is intra)
-    )
-    return replace(links, intra=intra, inter=inter, pair_rates=faster)
+        if rate != link.bytes_per_s
+    ]
+    return replace(links, intra=intra, inter=inter, pair_rates=tuple(apart))
 
 
 def _link_cost(link: Link) -> LinkCost:
