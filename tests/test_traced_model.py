@@ -153,6 +153,36 @@ def test_held_bytes_are_what_autograd_saves_for_real(factory, micro, cuts):
         assert working > 0
 
 
+def test_the_peak_is_what_the_allocator_gave_out_for_real():
+    workload = FactoryWorkload("traced_models:gpt", microbatch_size=2)
+    model = build_model(workload)
+    first, *middle = build_stage(workload, model, 0, 1)[:3]
+    with torch.no_grad():
+        message = first(sample(workload, model, 0, 0, 0)[0])
+    for layer in middle:
+        for parameter in layer.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+
+    def forward_and_backward() -> None:
+        y = x = message.clone().requires_grad_()
+        for layer in middle:
+            y = layer(y)
+        torch.autograd.backward(
+            [y], [torch.empty_like(y)], inputs=[x, *torch.nn.ModuleList(middle).parameters()]
+        )
+
+    forward_and_backward()
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+    ) as seen:
+        forward_and_backward()
+    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    allocated = np.cumsum([event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())])
+    layers = trace_model("traced_models:gpt", TESTS, 2, "float32").layers[1:3]
+    held, working = stage_bytes(layers, None, recompute=False)
+    assert held + working == pytest.approx(allocated.max(), rel=1e-3)
+
+
 def test_one_matrix_by_hand():
     scenario = scenario_of(
         "linear",

@@ -47,8 +47,9 @@ def stage_bytes(
     ]
     working = 0
     for at, block in enumerate(blocks):
-        passing = {place[at], place[at + 1]} - held
-        most = max(block.forward.peak_bytes, block.backward.peak_bytes) + sum(sizes[end] for end in passing)
+        # Ends that nobody keeps are there in the forward only.
+        passing = sum(sizes[end] for end in {place[at], place[at + 1]} - held)
+        most = max(block.forward.peak_bytes + passing, block.backward.peak_bytes)
         # What later blocks keep is not there yet, or no longer.
         working = max(working, most - inner[at] - sum(own[at + 1 :]))
     return float(sizes[0] + sum(own)), float(working)
