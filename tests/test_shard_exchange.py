@@ -8,7 +8,7 @@ import pytest
 from helpers import costs_of, schedule_of
 
 from pipesim.actions import Op
-from pipesim.costs.network.alpha_beta import Collective
+from pipesim.costs.network.alpha_beta import Collective, Ring
 from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.network.wiring import Wiring
 from pipesim.costs.shards import ShardExchange, SyncStep
@@ -63,6 +63,40 @@ def test_parts_are_spread_over_the_computation():
     """Of F 1's two parts of 10 bytes the first meets message 0 until 18 and ends at 19, the second at 24."""
     assert ends("fair", num_blocks=2)[0][0][1] == 24
     assert ends("ideal", num_blocks=2) == ends("ideal")
+
+
+def test_gradients_gathers_and_messages_share_a_card():
+    """Two chunks a rank of 10 seconds each; stage 1 gathers 20 bytes, stage 3 reduces 40, messages are of 4.
+
+    At 80 rank 1 has its gradients of stage 3 and sends its last message of it: a byte a second each until 84.
+    A message comes in from 82 to 86, then the first backward of stage 1 gathers. At 94 all three are on the
+    card with 26, 12 and 4 bytes left: the message has gone by 100, the gather by 108. The next message and
+    gather come at once: three again until 114, two until the gradients are through at 124, and the last 6
+    bytes of the gather take until 127.
+    """
+    of_stage_1 = table().shard_exchange.gathers[0]
+    exchange = ShardExchange(
+        ((), of_stage_1, (), ()), ((),) * 4, (1,) * 4, dict.fromkeys((Op.F, Op.B, Op.I), np.zeros(4))
+    )
+    costs = replace(
+        costs_of(2, 2, forward_s=20, backward_s=20, p2p_bytes_per_s=F(2), boundary_bytes=4),
+        fabric=table().fabric,
+        shard_exchange=exchange,
+        gradient_bytes=np.array([F(0), F(0), F(0), F(40)]),
+        gradient_ring=Ring(2, F(2), F(0), F(0)),
+        gradient_buckets=np.ones(4, int),
+    )
+    schedule = schedule_of(
+        "0F0 0F1 2F0 2F1 2B0 2B1 0B0 0B1",
+        "1F0 1F1 3F0 3F1 3B0 3B1 1B0 1B1",
+    )
+    for num_replicas in (1, 2):
+        timeline = simulate(lower(schedule), costs, num_replicas=num_replicas)
+        computing = timeline.select(timeline.compute)
+        expected = [10, 20, 38, 48, 82, 94, 124, 139, 24, 36, 50, 60, 70, 80, 108, 127]
+        assert computing.end_s.tolist() == expected * num_replicas
+        reduced = (timeline.op == Op.REDUCE_GRAD) & (timeline.stage == 3)
+        assert set(zip(timeline.start_s[reduced], timeline.end_s[reduced], strict=True)) == {(80, 124)}
 
 
 def test_replicas_wait_for_each_other():
