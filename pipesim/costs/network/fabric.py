@@ -90,7 +90,14 @@ def reduce_wires(
         for wire, load in demand.loads.items():
             on_wire = loads_of[wire]
             on_wire[names[key]] = on_wire.get(names[key], 0) + load
-    kind_of = {wire: _kind(loads, bytes_per_s[wire]) for wire, loads in loads_of.items()}
+    # Most wires are like others, down to who loads them; fractions are slow.
+    kinds_found: dict[Hashable, _Kind] = {}
+    kind_of: dict[Wire, _Kind] = {}
+    for wire, by_name in loads_of.items():
+        like = (bytes_per_s[wire], *by_name.items())
+        if like not in kinds_found:
+            kinds_found[like] = _kind(by_name, bytes_per_s[wire])
+        kind_of[wire] = kinds_found[like]
     crossed: dict[Hashable, dict[_Kind, None]] = {}
     for key, demand in demands.items():
         kinds = dict.fromkeys(kind_of[wire] for wire in demand.loads)
