@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -66,9 +67,7 @@ class Fabric:
     def _devices(axes: Axes, last: Collection[str] = (), **fixed: int) -> npt.NDArray[np.intp]:
         """Devices with some coordinates fixed; the axes in `last` become the last of the array."""
         names = [axis for axis, _ in reversed(axes)]
-        numbers = np.arange(np.prod([size for _, size in axes], dtype=int))
-        array = numbers.reshape([size for _, size in reversed(axes)])
-        chosen: npt.NDArray[np.intp] = array[tuple(fixed.get(name, slice(None)) for name in names)]
+        chosen = _numbered(axes)[tuple(fixed.get(name, slice(None)) for name in names)]
         left = [name for name in names if name not in fixed]
         order = [left.index(name) for name in left if name not in last]
         order += [left.index(name) for name in left if name in last]
@@ -131,6 +130,14 @@ class Fabric:
             return on_rings
         factor = Fraction(by_rings) / Fraction(reduction.bytes_per_s)
         return Demand(0, {wire: load * factor for wire, load in loads.items()}, weight)
+
+
+@lru_cache(maxsize=8)
+def _numbered(axes: Axes) -> npt.NDArray[np.intp]:
+    """All devices, the slowest axis first."""
+    numbers = np.arange(np.prod([size for _, size in axes], dtype=int))
+    numbers.flags.writeable = False
+    return numbers.reshape([size for _, size in reversed(axes)])
 
 
 @dataclass(frozen=True, slots=True)
