@@ -3,8 +3,10 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from pipesim.actions import Op
 from pipesim.costs import build_costs
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.study import simulate_scenario
@@ -116,3 +118,34 @@ def test_data_parallelism_of_530b():
     assert ring_s < cost_s < ring_s + 0.08
     assert cost_s < 1.32 / 2
     assert float(eight.exposed_sync_s - one.exposed_sync_s) == pytest.approx(cost_s, abs=0.02)
+
+
+def test_replicas_that_share_a_card_reduce_their_tied_embeddings_side_by_side():
+    """Eight replicas over one card take eight times as long, over a card with a tenth left ten times."""
+    tied = {
+        "model": {"preset": "llama3-8b", "tie_word_embeddings": True},
+        "cluster": {"machine": "dgx-h100", "num_nodes": 2},
+        "parallel": {"pipeline": 2, "data": 8},
+        "batch": {"microbatches": 2},
+    }
+
+    def seconds(*overrides):
+        timeline = simulate_scenario(scenario_from_mapping(tied, overrides=overrides)).timeline
+        (row, *_) = np.flatnonzero(timeline.op == Op.REDUCE_EMBEDDING)
+        return timeline.end_s[row] - timeline.start_s[row]
+
+    alone_s = 128256 * 4096 * 4 / 48.5e9
+    assert seconds() == pytest.approx(alone_s, rel=1e-3)
+    for mode in ("ideal", "fair"):
+        chosen = f"network.mode={mode}"
+        assert seconds("cluster.nics_per_node=1", chosen) == pytest.approx(8 * alone_s, rel=1e-3)
+        assert seconds("cluster.degraded_nodes.1=0.1", chosen) == pytest.approx(10 * alone_s, rel=1e-3)
+
+
+def test_a_degraded_node_is_slow_for_what_has_it_to_itself():
+    """Two replicas of four ranks of four devices, two ranks a node; the second is on nodes 2 and 3."""
+    inside = ["parallel.tensor=4", "parallel.pipeline=4", "parallel.data=2", "parallel.rank_order=tp-pp-dp"]
+    costs = build_costs(scenario(*inside, "cluster.degraded_nodes.3=0.1"), num_chunks=1)
+    rates = [costs.p2p(*ends).bytes_per_s for ends in ((0, 1), (1, 2), (2, 1), (2, 3))]
+    port, card = 450e9 * 0.824, 48.5e9
+    assert rates == pytest.approx([port, card / 10, card / 10, port])

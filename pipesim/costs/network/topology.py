@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, product
 
 from pipesim.costs.network.alpha_beta import Algorithm, LinkCost, PointToPoint, Ring
 from pipesim.costs.network.collectives import BASE_LATENCY_S, Group
@@ -201,13 +201,17 @@ def _shared_rates(cluster: Cluster, parallel: Parallel, *, of_experts: bool) -> 
 
 
 def tied_embedding_ring(cluster: Cluster, parallel: Parallel) -> Ring | None:
-    """Ring of the first and the last pipeline rank, which both hold a tied embedding; None of one rank."""
+    """Ring of the first and the last pipeline rank, which both hold a tied embedding; None of one rank.
+
+    As fast as the replicas' rings are that run side by side.
+    """
     if parallel.pipeline == 1:
         return None
     links, last = pipeline_links(cluster, parallel), parallel.pipeline - 1
     kind = cluster.intra_node if links.same_node(0, last) else cluster.inter_node
-    bytes_per_s = links.between(0, last).bytes_per_s or kind.bytes_per_s
-    return Ring(2, bytes_per_s, kind.hop_latency_s, BASE_LATENCY_S)
+    wires = fabric(cluster, parallel)
+    bytes_per_s = wires.wiring.alone_bytes_per_s(wires.between_ranks(0, last)) or kind.bytes_per_s
+    return Ring(2, float(bytes_per_s), kind.hop_latency_s, BASE_LATENCY_S)
 
 
 def pipeline_links(cluster: Cluster, parallel: Parallel) -> PointToPoint:
@@ -222,21 +226,22 @@ def pipeline_links(cluster: Cluster, parallel: Parallel) -> PointToPoint:
         num_blocks=math.prod(size for _, size in sizes[place + 1 :]),
         num_ranks=parallel.pipeline,
     )
-    healthy = replace(cluster, degraded_nodes={})
-    return links if healthy.plain else _with_shared_wires(links, fabric(healthy, parallel), parallel.pipeline)
+    return links if cluster.plain else _with_shared_wires(links, fabric(cluster, parallel), parallel.pipeline)
 
 
 def _with_shared_wires(links: PointToPoint, wires: Fabric, num_ranks: int) -> PointToPoint:
     """Bound links by what the shards of a rank reach together, and each kind by its slowest neighbours."""
     rates: dict[bool, dict[tuple[int, int], float]] = {True: {}, False: {}}
+    replicas = range(wires.num_replicas if wires.wiring.degraded else 1)
     for src in range(num_ranks):
-        for dst in sorted({(src + 1) % num_ranks, (src - 1) % num_ranks} - {src}):
-            message = wires.message(src, dst, 0)
+        for dst, replica in product(sorted({(src + 1) % num_ranks, (src - 1) % num_ranks} - {src}), replicas):
+            message = wires.message(src, dst, replica)
             rate = wires.wiring.alone_bytes_per_s(message)
             leaves_node = any(what.startswith("card") for what, *_ in message.loads)
             # A replica that stays in its node says nothing of others that leave theirs.
             if rate is not None and leaves_node != links.same_node(src, dst):
-                rates[not leaves_node][src, dst] = float(rate)
+                of_kind = rates[not leaves_node]
+                of_kind[src, dst] = min(float(rate), of_kind.get((src, dst), math.inf))
     intra = replace(links.intra, bytes_per_s=min(rates[True].values(), default=links.intra.bytes_per_s))
     inter = replace(links.inter, bytes_per_s=min(rates[False].values(), default=links.inter.bytes_per_s))
     apart = [
