@@ -33,6 +33,32 @@ def test_without_replicas_the_two_copies_meet_over_their_link():
     assert all_reduce_s(1e9, ring) == pytest.approx(1e9 / link.bytes_per_s + 2 * link.latency_s, rel=1e-12)
 
 
+def replicas_in_a_node(*overrides):
+    """Eight replicas of each rank fill a node; of the two ranks with a stage, two nodes with their cards."""
+    base = ["parallel.tensor=1", "parallel.data=8", "cluster.num_nodes=8", "batch.global=64"]
+    return costs_of("parallel.sequence_parallel=false", *base, *overrides)
+
+
+def test_rings_over_both_copies_take_all_cards_of_their_nodes():
+    costs = replicas_in_a_node()
+    port, card = costs.fabric.wiring.port_bytes_per_s, costs.fabric.wiring.nic_bytes_per_s
+    assert with_mirrored_copies(costs, 8).gradient_ring.bytes_per_s == min(port, 8 * card)
+    shared = with_mirrored_copies(replicas_in_a_node("cluster.nics_per_node=1"), 8)
+    assert shared.gradient_ring.bytes_per_s == card
+
+
+def test_shards_of_all_replicas_share_a_card():
+    def more(nics_per_node):
+        costs = replicas_in_a_node("optimizer=zero2", f"cluster.nics_per_node={nics_per_node}")
+        link = costs.p2p(0, 7)
+        added = with_mirrored_copies(costs, 8).fixed_sync_s - costs.fixed_sync_s
+        return costs.gradient_bytes / (added - 2 * link.latency_s)
+
+    card = replicas_in_a_node().fabric.wiring.nic_bytes_per_s
+    assert more(8) == pytest.approx([card] * 8)
+    assert more(1) == pytest.approx([card / 8] * 8)
+
+
 def test_dualpipe_synchronises_over_both_copies():
     """The ring of four moves 3/4 of what each rank's two stages hold, where the ring of two moved 1/2."""
     from pipesim.study import simulate_scenario
