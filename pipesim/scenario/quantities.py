@@ -52,6 +52,13 @@ def _number(value: object, *, allow_zero: bool) -> float:
     return float(value)
 
 
+def _spread(value: object) -> float:
+    found = _number(value, allow_zero=True)
+    if found > 1:
+        raise ScenarioError(f"found {value!r}; at most 1 is allowed (0.02 means 2 %)")
+    return found
+
+
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Pieces = Annotated[int, Field(ge=1, le=10**6)]
 """A count that arrays are made of: a slip of the hand must not fill the memory."""
@@ -65,6 +72,8 @@ FlopsPerS = Annotated[float, _checked(units.parse_flops_per_s)]
 Share = Annotated[float, _checked(units.parse_fraction)]
 PositiveNumber = Annotated[float, _checked(_number, allow_zero=False)]
 NumberOrZero = Annotated[float, _checked(_number, allow_zero=True)]
+Spread = Annotated[float, _checked(_spread)]
+"""Sigma of a lognormal distribution; beyond 1 its mean lies where samples hardly ever do."""
 PerStageSeconds = Annotated[PerStage, _one_or_per_stage(units.parse_time_s)]
 PerStagePositiveSeconds = Annotated[PerStage, _one_or_per_stage(units.parse_time_s, positive=True)]
 PerStageBytes = Annotated[PerStage, _one_or_per_stage(units.parse_bytes)]

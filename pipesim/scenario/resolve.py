@@ -100,6 +100,12 @@ def resolve(
                 f"{keys.optimizer} reduces gradients in every backward; remove overlap_gradients",
                 key="parallel.overlap_gradients",
             )
+        if keys.network.all_reduce not in ("auto", "ring") and keys.optimizer not in (None, "plain"):
+            raise ScenarioError(
+                f"found {keys.network.all_reduce}, but optimizer {keys.optimizer} reduce-scatters and all-gathers "
+                "in rings instead; allowed: auto, ring",
+                key="network.all_reduce",
+            )
         if keys.recompute is None:
             notes.default("recompute", "none")
         if keys.optimizer is None:

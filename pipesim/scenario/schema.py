@@ -30,6 +30,7 @@ from pipesim.scenario.quantities import (
     PositiveSeconds,
     Seconds,
     Share,
+    Spread,
 )
 from pipesim.scenario.resolved import LayerSplit, OptimizerLevel
 
@@ -343,9 +344,9 @@ def _by_number(value: object) -> object:
 class JitterKeys(Keys):
     """``jitter:``."""
 
-    compute: NumberOrZero = Field(0.0, description="sigma of every computation, such as 0.02")
-    devices: NumberOrZero = Field(0.0, description="sigma of every device, such as 0.02")
-    network: NumberOrZero = Field(0.0, description="sigma of every message's bytes, such as 0.05")
+    compute: Spread = Field(0.0, description="sigma of every computation, such as 0.02")
+    devices: Spread = Field(0.0, description="sigma of every device, such as 0.02")
+    network: Spread = Field(0.0, description="sigma of every message's bytes, such as 0.05")
     slow_ranks: Annotated[dict[CountOrZero, PositiveNumber], BeforeValidator(_by_number)] = Field(
         default_factory=dict, description="rank: factor, such as {'3': 1.1}"
     )
