@@ -102,8 +102,8 @@ def resolve(
             )
         if keys.network.all_reduce not in ("auto", "ring") and keys.optimizer not in (None, "plain"):
             raise ScenarioError(
-                f"found {keys.network.all_reduce}, but optimizer {keys.optimizer} reduce-scatters and all-gathers "
-                "in rings instead; allowed: auto, ring",
+                f"found {keys.network.all_reduce}, but {keys.optimizer} reduce-scatters and all-gathers in rings; "
+                "allowed: auto, ring",
                 key="network.all_reduce",
             )
         if keys.recompute is None:
