@@ -102,7 +102,7 @@ def resolve(
             )
         if keys.network.all_reduce not in ("auto", "ring") and keys.optimizer not in (None, "plain"):
             raise ScenarioError(
-                f"found {keys.network.all_reduce}, but {keys.optimizer} reduce-scatters and all-gathers in rings; "
+                f"found {keys.network.all_reduce}; {keys.optimizer} reduce-scatters and gathers in rings; "
                 "allowed: auto, ring",
                 key="network.all_reduce",
             )
