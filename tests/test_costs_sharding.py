@@ -1,5 +1,7 @@
 """What replicas share out: optimizer state, gradients, weights; and what moving them costs."""
 
+from dataclasses import replace
+
 import pytest
 
 from pipesim.actions import Op
@@ -121,3 +123,11 @@ def test_exchange_is_a_part_of_every_stage():
     assert (zero2.backward_s > plain.backward_s).all()
     embedding, layer = 128256 * 4096, 2 * 4096 * (4096 + 1024) + 3 * 4096 * 14336 + 2 * 4096
     assert zero3.working_bytes[0] - plain.working_bytes[0] == (embedding + layer) * (2 + 4)
+
+
+def test_a_stage_without_parameters_reduces_nothing():
+    table = costs("sharded")
+    empty = replace(table, gradient_bytes=0 * table.gradient_bytes, weight_bytes=0 * table.weight_bytes)
+    assert len(table.sync_steps(0)) == 2
+    assert empty.sync_steps(0) == []
+    assert empty.gradient_sync_s(0) == 0

@@ -218,7 +218,7 @@ class CostTable:
         self, gradient: Number, weight: Number, ring: Ring | None, *, of_experts: bool
     ) -> list[SyncStep]:
         kind = self.gradient_collective
-        if ring is None or kind == "none":
+        if ring is None or kind == "none" or not (gradient or weight):
             return []
         if kind == "all_reduce":
             return [SyncStep(all_reduce(gradient, ring), of_experts, of_weights=False)]
