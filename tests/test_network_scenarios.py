@@ -38,6 +38,21 @@ def test_a_machine_brings_its_parts_and_any_of_them_may_be_stated_anew():
     assert changed.echo["cluster.machine"] == "dgx-h100; stated anew: inter_node"
 
 
+@pytest.mark.parametrize(
+    ("stated", "words"),
+    [
+        ([], "8 (default, one a device): a nominal 100 GB/s (800 Gbit/s) a node"),
+        (["cluster.nics_per_node=8"], "8, one a device: a nominal 100 GB/s (800 Gbit/s) a node"),
+        (["cluster.nics_per_node=1"], "1, shared by 8 devices each: a nominal 12.5 GB/s (100 Gbit/s) a node"),
+    ],
+)
+def test_how_many_cards_a_node_has_is_always_said(stated, words):
+    cluster = {"accelerator": "h100-sxm", "num_nodes": 4, "inter_node": "roce-100"}
+    asked = scenario_from_mapping(MAPPING | {"cluster": cluster}, overrides=stated)
+    assert asked.echo["cluster.nics_per_node"] == words
+    assert asked.echo["cluster.gpus_per_node"] == "8 (default)"
+
+
 def test_what_is_shared_takes_longer_than_what_is_alone():
     shared = "cluster.nics_per_node=1"
     ideal, fair = (step_s(shared, f"network.mode={mode}") for mode in ("ideal", "fair"))

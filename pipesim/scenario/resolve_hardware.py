@@ -59,7 +59,7 @@ def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
         nominal = units.format_bytes_per_s(link.nominal_bytes_per_s)
         usual = " (not stated; usual for the accelerator)" if f"cluster.{key}" in notes.echo else ""
         notes.echo[f"cluster.{key}"] = f"{link.name}, {reached} of a nominal {nominal}{usual}"
-    nics = _nics_per_node(keys, notes)
+    nics = _nics_per_node(keys, inter_node, notes)
     return Cluster(
         accelerator,
         keys.num_nodes,
@@ -76,16 +76,22 @@ def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
     )
 
 
-def _nics_per_node(keys: ClusterKeys, notes: Notes) -> int:
-    nics = keys.nics_per_node
-    if nics is None:
-        return keys.gpus_per_node
-    if keys.gpus_per_node % nics:
+def _nics_per_node(keys: ClusterKeys, inter_node: Link, notes: Notes) -> int:
+    """Say how many cards a node has, and what they carry together: a link's name tells neither."""
+    stated, num_devices = keys.nics_per_node, keys.gpus_per_node
+    nics = num_devices if stated is None else stated
+    if num_devices % nics:
         raise ScenarioError(
-            f"found {nics}; a number that divides the {keys.gpus_per_node} devices of a node is needed",
+            f"found {nics}; a number that divides the {num_devices} devices of a node is needed",
             key="cluster.nics_per_node",
         )
-    notes.echo["cluster.nics_per_node"] = f"{nics}, shared by {keys.gpus_per_node // nics} devices each"
+    share = "one a device" if nics == num_devices else f"shared by {num_devices // nics} devices each"
+    words = f"{nics} (default, {share})" if stated is None else f"{nics}, {share}"
+    if keys.inter_node is not None:
+        nominal = units.format_bytes_per_s(nics * inter_node.nominal_bytes_per_s)
+        notes.echo["cluster.nics_per_node"] = f"{words}: a nominal {nominal} a node"
+    elif stated is not None:
+        notes.echo["cluster.nics_per_node"] = words
     return nics
 
 

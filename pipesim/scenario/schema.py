@@ -177,7 +177,7 @@ class ClusterKeys(Keys):
     ] = Field(default_factory=dict, description="rank: accelerator, such as {'3': a100-sxm-80}")
     intra_node: LinkKeys = Field(description="link inside a node: a preset's name or its fields")
     inter_node: LinkKeys | None = Field(None, description="link between nodes: a preset's name or its fields")
-    nics_per_node: Count | None = Field(None, description="network cards of a node")
+    nics_per_node: Count | None = Field(None, description="network cards of a node; one a device by default")
     intra_wiring: Literal["switch", "pairs"] = Field("switch", description="how devices of a node are wired")
     nodes_per_switch: Count | None = Field(None, description="nodes on one leaf switch")
     oversubscription: PositiveNumber | None = Field(
