@@ -21,6 +21,7 @@ from pipesim.study import compare, simulate_scenario
 ROOT = Path(__file__).parent.parent
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
 TEACHING = str(ROOT / "scenarios" / "teaching.yaml")
+LLAMA70 = str(ROOT / "scenarios" / "llama3-70b-h100.yaml")
 GPT3 = str(ROOT / "scenarios" / "gpt3-175b-a100.yaml")
 
 
@@ -109,6 +110,19 @@ def test_skipped_schedules_are_listed_with_the_reason():
     document = json_of("compare", TEACHING, "--set", "batch.microbatches=7", "--schedules", "1f1b,dualpipe")
     assert document["skipped"] == [{"schedule": "dualpipe", "reason": document["skipped"][0]["reason"]}]
     assert "nearest legal m" in document["skipped"][0]["reason"]
+
+
+def test_one_chunk_a_rank_is_said_with_numbers_that_fit():
+    cut = ("--set", "parallel.virtual_stages=1", "--set", "schedule=1f1b")
+    asked = ("compare", LLAMA70, *cut, "--schedules", "1f1b,interleaved-1f1b,gis")
+    _, out, _ = pipesim(*asked)
+    note = re.search(r"note: v = 1: (.*); interleaved-1f1b then equals 1f1b; try --chunks ([\d,]+)", out)
+    assert note[1] == "interleaved-1f1b, gis ran with one chunk a rank, so without interleaving"
+    assert note[2] == "2,5,10"  # of 80 layers on 4 ranks
+    document = json_of(*asked)
+    assert document["notes"][0].startswith("v = 1: ")
+    assert "v = 1" not in pipesim(*asked, "--chunks", note[2])[1]
+    assert "v = 1" not in pipesim(*asked[:2], *cut, "--schedules", "1f1b,zb-v")[1]
 
 
 def test_help_explains_every_column_of_compare():

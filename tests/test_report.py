@@ -271,6 +271,15 @@ def test_where_nothing_fits_the_page_says_so_and_what_would(tmp_path):
     assert any("would" in line and "fit" in line for line in found.texts["li"])
 
 
+def test_the_answer_claims_no_more_than_was_compared(teaching):
+    few = ("--schedules", "1f1b,interleaved-1f1b")
+    _, found, _ = report(teaching, *few)
+    assert "interleaved ones tried with one chunk a rank only: 33 s" in found.texts["p"][0]
+    assert any("try --chunks 2,4" in line for line in found.texts["li"])
+    _, found, _ = report(teaching, *few, "--chunks", "2")
+    assert found.texts["p"][0].startswith("interleaved-1f1b v2 is the fastest of 2 schedules: ")
+
+
 def test_options_of_the_scenario_count(teaching):
     _, found, _ = report(teaching, *FEW, "--set", "schedule={name: zb-auto, max_in_flight: 4}")
     columns, *rows = found.table("Fastest step first")

@@ -79,4 +79,6 @@ def compare(
         console.print(tables.repeats_table(comparison))
     for skipped in comparison.skipped:
         console.print(f"skipped: {skipped.schedule}: {skipped.reason}")
+    if comparison.one_chunk_note:
+        console.print(f"note: {comparison.one_chunk_note}")
     print_notes(console, comparison.results)

@@ -54,6 +54,8 @@ class Answer:
         """Say what to run, the most important first."""
         best = self.choice.best
         lines = [self._headline(), self._against_own(), _limits(best), _memory(best)]
+        if note := self.comparison.one_chunk_note:
+            lines.append(f"Not compared: more chunks a rank. {note}.")
         if (roomy := self.choice.roomy) is not None:
             lines.append(
                 f"The fastest that leaves {percent(1 - THIN_SHARE)} of the memory free is {roomy.label}: "
@@ -107,6 +109,8 @@ class Answer:
             which = f"the fastest of {len(rivals)} {kind}s that fit in memory"
         else:
             which = f"the only {kind} compared that fits in memory"
+        if self.comparison.one_chunk_note:
+            which += ", interleaved ones tried with one chunk a rank only"
         return f"{best.label} is {which}: {time}."
 
     def _against_own(self) -> str:

@@ -65,7 +65,8 @@ def _comparison(answer: Answer, local: Callable[[str], str]) -> list[Block]:
     if comparison.skipped:
         rows = [[skipped.schedule, local(skipped.reason)] for skipped in comparison.skipped]
         blocks.append(Table("Schedules that cannot run here", ["schedule", "reason"], rows, numeric=False))
-    if notes := _notes(comparison.results):
+    chunk_notes = [f"note: {comparison.one_chunk_note}"] if comparison.one_chunk_note else []
+    if notes := chunk_notes + _notes(comparison.results):
         blocks.append(Lines([local(note) for note in notes]))
     return blocks
 

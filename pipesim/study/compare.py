@@ -11,6 +11,7 @@ import numpy as np
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError
 from pipesim.scenario import Scenario
 from pipesim.schedules import families, family
+from pipesim.study.chunk_advice import one_chunk_note
 from pipesim.study.jitter import Repeats, repeat
 from pipesim.study.run import Result, simulate_named, simulate_scenario
 
@@ -36,6 +37,8 @@ class Comparison:
     skipped: tuple[Skipped, ...]
     repeats: tuple[Repeats, ...] = ()
     """Of each result, where the schedules were run over and over."""
+    one_chunk_note: str = ""
+    """Which schedules were compared with one chunk a rank only, and what to try; see `one_chunk_note`."""
 
     def same_timelines(self) -> list[list[Result]]:
         """Group the results whose ranks compute the same at the same times, and whose steps end together."""
@@ -60,6 +63,7 @@ class Comparison:
         return {
             "results": results,
             "skipped": [{"schedule": s.schedule, "reason": s.reason} for s in self.skipped],
+            "notes": [self.one_chunk_note] if self.one_chunk_note else [],
         }
 
 
@@ -101,6 +105,7 @@ def compare(
     chosen = [family(name) for name in dict.fromkeys(names)] if names else list(families().values())
     results: list[Result] = []
     skipped: list[Skipped] = []
+    open_to_chunks: list[str] = []
     if scenario.schedule.csv is not None:
         results.append(simulate_scenario(scenario))
     for one in chosen:
@@ -111,18 +116,20 @@ def compare(
                 results.append(simulate_named(scenario, one.name, num_chunks=num_chunks))
             except PipesimError as error:
                 skipped.append(Skipped(label, _first_line(error)))
+                continue
+            if one.chunks is None and num_chunks == 1:
+                open_to_chunks.append(one.name)
     if not results:
         reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
     if not names:
         results.sort(key=lambda result: (not result.synchronous, result.metrics.step_time_s))
-    if num_repeats is None:
-        return Comparison(tuple(results), tuple(skipped))
+    note = "" if chunks else one_chunk_note(scenario, open_to_chunks)
     repeats = []
-    for result in results:
+    for result in results if num_repeats is not None else ():
         progress(f"{result.label}, {num_repeats} times")
-        repeats.append(repeat(result, num_repeats))
-    return Comparison(tuple(results), tuple(skipped), tuple(repeats))
+        repeats.append(repeat(result, num_repeats or 0))
+    return Comparison(tuple(results), tuple(skipped), tuple(repeats), note)
 
 
 def _chunk_counts(fixed: int | None, asked: Sequence[int], scenario: Scenario) -> Iterable[int]:

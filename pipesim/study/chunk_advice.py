@@ -1,0 +1,59 @@
+"""What is missed where schedules that leave the number of chunks open run with one, and which to try."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pipesim.costs import build_costs
+from pipesim.errors import PipesimError
+from pipesim.scenario import Scenario
+
+_MOST = 3
+
+
+def one_chunk_note(scenario: Scenario, labels: Sequence[str]) -> str:
+    """Say that schedules ran without interleaving.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        In which they ran.
+    labels : sequence of str
+        Schedules that could take more chunks and ran with one.
+
+    Returns
+    -------
+    str
+        Empty where there are none, or where no larger number fits the layers.
+    """
+    counts = chunk_counts(scenario)
+    if not labels or not counts:
+        return ""
+    equal = "; interleaved-1f1b then equals 1f1b" if "interleaved-1f1b" in labels else ""
+    return (
+        f"v = 1: {', '.join(labels)} ran with one chunk a rank, so without interleaving{equal}; "
+        f"try --chunks {','.join(map(str, counts))}"
+    )
+
+
+def chunk_counts(scenario: Scenario) -> list[int]:
+    """Numbers of chunks above one that the layers of a rank divide into: few, some and many, at most three."""
+    layers = scenario.model.num_hidden_layers if scenario.model is not None else None
+    if layers is None:
+        candidates = [2, 4]
+    else:
+        of_rank = layers // scenario.parallel.pipeline
+        divisors = [v for v in range(2, of_rank + 1) if of_rank % v == 0]
+        candidates = divisors[:-1] or divisors
+    fitting = [v for v in candidates if _fits(scenario, v)]
+    if len(fitting) <= _MOST:
+        return fitting
+    return [fitting[0], fitting[len(fitting) // 2], fitting[-1]]
+
+
+def _fits(scenario: Scenario, num_chunks: int) -> bool:
+    try:
+        build_costs(scenario, num_chunks=num_chunks)
+    except PipesimError:
+        return False
+    return True
