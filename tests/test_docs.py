@@ -1,15 +1,21 @@
 """What README and CONTRIBUTING show is what is there."""
 
 import re
+import runpy
+import subprocess
+import sys
 from pathlib import Path
+
+from pydantic import BaseModel
 
 from pipesim.cli import tables
 from pipesim.cli.app import app
-from pipesim.scenario import load_scenario
+from pipesim.scenario import load_scenario, schema
 from pipesim.study import compare
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def words(text):
@@ -21,17 +27,42 @@ def test_the_schedule_in_the_readme_is_the_one_in_the_package():
     assert words(shown) in words((ROOT / "pipesim" / "schedules" / "gpipe.py").read_text())
 
 
+def test_the_schedule_in_contributing_runs_as_it_stands():
+    shown = re.search(r"```python\n(.*?)```", CONTRIBUTING, re.S)[1]
+    then = "from pipesim.schedules import Shape, generate\n"
+    then += "print(len(generate('my-schedule', Shape(4, 1, 8)).stage))"
+    done = subprocess.run([sys.executable, "-c", shown + then], capture_output=True, text=True, check=False)
+    assert (done.stdout.strip(), done.stderr) == (str(4 * 8 * 2), "")
+
+
 def test_every_verb_in_the_documents_exists():
     verbs = {command.name or command.callback.__name__ for command in app.registered_commands}
     verbs |= {group.name for group in app.registered_groups}
-    documents = README + (ROOT / "CONTRIBUTING.md").read_text()
+    documents = README + CONTRIBUTING
     shown = set(re.findall(r"pipesim ([a-z]+)\b", documents)) - {"compares", "predicts"}
     assert shown <= verbs
 
 
 def test_every_linked_file_exists():
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+    for target in re.findall(r"\]\(([^)#:]+)\)", README + CONTRIBUTING):
         assert (ROOT / target).exists(), target
+
+
+def test_the_list_of_scenario_keys_is_that_of_the_schema():
+    """To renew it: python docs/write_scenario_reference.py."""
+    writer = runpy.run_path(str(ROOT / "docs" / "write_scenario_reference.py"))
+    assert (ROOT / "docs" / "scenario.md").read_text() == writer["reference"]()
+    models = {
+        each for each in vars(schema).values() if isinstance(each, type) and issubclass(each, BaseModel)
+    }
+    not_listed = {
+        BaseModel,
+        schema.Keys,
+        schema.AnyScenarioKeys,
+        schema.TorchScenarioKeys,
+        schema.TorchModelKeys,
+    }
+    assert models - not_listed == set(writer["SECTIONS"].values())
 
 
 def test_the_worked_decision_is_what_the_command_prints():

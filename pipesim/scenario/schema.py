@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
+from pipesim.scenario.nearest import did_you_mean
 from pipesim.scenario.quantities import (
     Bytes,
     BytesPerS,
@@ -62,15 +63,25 @@ class ModelKeys(Keys):
     num_hidden_layers: Pieces = Field(description="transformer layers")
     hidden_size: Count = Field(description="width of the residual stream")
     num_attention_heads: Count = Field(description="query heads")
-    num_key_value_heads: Count | None = Field(None, description="key and value heads")
-    head_dim: Count | None = Field(None, description="width of one head")
-    intermediate_size: Count | None = Field(None, description="width of the MLP")
+    num_key_value_heads: Count | None = Field(
+        None, description="key and value heads; the query heads by default"
+    )
+    head_dim: Count | None = Field(None, description="width of one head; hidden_size / heads by default")
+    intermediate_size: Count | None = Field(
+        None, description="width of the MLP; 4 * hidden_size by default, unless gated"
+    )
     vocab_size: Count = Field(description="rows of the token embedding")
     seq_length: Count = Field(description="tokens of one sequence")
     gated_mlp: bool = Field(False, description="three MLP matrices in place of two")
-    tie_word_embeddings: bool | None = Field(None, description="whether the head shares the embedding")
-    biases: bool | None = Field(None, description="whether linear layers and norms carry biases")
-    num_learned_positions: CountOrZero | None = Field(None, description="rows of the position embedding")
+    tie_word_embeddings: bool | None = Field(
+        None, description="whether the head shares the embedding; as a rule unless gated"
+    )
+    biases: bool | None = Field(
+        None, description="whether linear layers and norms carry biases; as a rule unless gated"
+    )
+    num_learned_positions: CountOrZero | None = Field(
+        None, description="rows of the position embedding; one a token by default, 0 if gated"
+    )
     num_experts: Count | None = Field(None, description="experts of a layer that has them")
     num_experts_per_tok: Count | None = Field(None, description="experts that a token takes")
     moe_intermediate_size: Count | None = Field(None, description="width of one expert")
@@ -114,11 +125,11 @@ class TorchModelKeys(Keys):
 class PeakKeys(Keys):
     """Dense peak rates by number format."""
 
-    bf16: FlopsPerS | None = None
-    fp16: FlopsPerS | None = None
-    fp8: FlopsPerS | None = None
-    tf32: FlopsPerS | None = None
-    fp32: FlopsPerS | None = None
+    bf16: FlopsPerS | None = Field(None, description="dense rate in bf16")
+    fp16: FlopsPerS | None = Field(None, description="dense rate in fp16")
+    fp8: FlopsPerS | None = Field(None, description="dense rate in fp8")
+    tf32: FlopsPerS | None = Field(None, description="dense rate in tf32")
+    fp32: FlopsPerS | None = Field(None, description="dense rate in fp32")
 
 
 class AcceleratorKeys(Keys):
@@ -175,8 +186,10 @@ class ClusterKeys(Keys):
     other_accelerators: Annotated[
         dict[CountOrZero, AcceleratorKeys], BeforeValidator(lambda value: _by_number(value))
     ] = Field(default_factory=dict, description="rank: accelerator, such as {'3': a100-sxm-80}")
-    intra_node: LinkKeys = Field(description="link inside a node: a preset's name or its fields")
-    inter_node: LinkKeys | None = Field(None, description="link between nodes: a preset's name or its fields")
+    intra_node: LinkKeys = Field(
+        description="link inside a node: a preset's name or its fields; the accelerator's preset has one"
+    )
+    inter_node: LinkKeys | None = Field(None, description="link between nodes, needed if there are several")
     nics_per_node: Count | None = Field(None, description="network cards of a node; one a device by default")
     intra_wiring: Literal["switch", "pairs"] = Field("switch", description="how devices of a node are wired")
     nodes_per_switch: Count | None = Field(None, description="nodes on one leaf switch")
@@ -195,24 +208,46 @@ class ParallelKeys(Keys):
     """``parallel:``."""
 
     pipeline: Pieces = Field(description="number of pipeline ranks")
-    tensor: Count = 1
-    context: Count = 1
-    expert: Count = 1
-    data: Count | None = None
-    rank_order: str | None = None
-    virtual_stages: Pieces = 1
-    sequence_parallel: bool | None = None
-    overlap_gradients: bool | None = None
-    gradient_bucket: PositiveBytes | None = None
-    microbatch_group_size: Count | None = None
+    tensor: Count = Field(default=1, description="devices that share every layer's matrices")
+    context: Count = Field(default=1, description="devices that share every sequence")
+    expert: Count = Field(
+        default=1, description="devices, among the replicas, that share out a layer's experts"
+    )
+    data: Count | None = Field(
+        default=None, description="replicas; by default what the cluster's devices leave"
+    )
+    rank_order: str | None = Field(
+        default=None,
+        description="axes by which devices are numbered, the fastest first; tp-cp-ep-dp-pp by default",
+    )
+    virtual_stages: Pieces = Field(default=1, description="chunks a rank, for schedules that leave them open")
+    sequence_parallel: bool | None = Field(
+        default=None,
+        description="cut what tensor parallelism leaves whole along the sequence; false by default",
+    )
+    overlap_gradients: bool | None = Field(
+        default=None,
+        description="reduce gradients in buckets beside a stage's last backward; false by default",
+    )
+    gradient_bucket: PositiveBytes | None = Field(
+        default=None,
+        description="bytes of a bucket; by default 40 million parameters, or a million a replica if more",
+    )
+    microbatch_group_size: Count | None = Field(
+        default=None, description="microbatches that an interleaved schedule runs through a chunk in a row"
+    )
 
 
 class BatchKeys(Keys):
     """``batch:``."""
 
-    global_size: Count | None = Field(None, alias="global")
-    micro: Count = 1
-    microbatches: Pieces | None = None
+    global_size: Count | None = Field(
+        default=None, alias="global", description="sequences (or samples) of a step, over all replicas"
+    )
+    micro: Count = Field(default=1, description="sequences (or samples) of one microbatch")
+    microbatches: Pieces | None = Field(
+        default=None, description="microbatches of a step of one replica, in place of global"
+    )
 
 
 def _name_or_mapping(key: str) -> BeforeValidator:
@@ -224,8 +259,8 @@ class ScheduleKeys(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
-    name: str | None = None
-    csv: str | None = None
+    name: str | None = Field(None, description="a schedule of `pipesim schedule list`; its options beside it")
+    csv: str | None = Field(None, description="file with a schedule in torch's CSV, in place of a name")
 
     @model_validator(mode="after")
     def _one_of(self) -> ScheduleKeys:
@@ -240,8 +275,8 @@ class ScheduleKeys(BaseModel):
 class P2pKeys(Keys):
     """``costs.p2p:`` as a link: latency, and a bandwidth that the boundary's bytes cross."""
 
-    latency: Seconds = 0.0
-    bandwidth: BytesPerS | None = None
+    latency: Seconds = Field(0.0, description="time beside what the bandwidth takes")
+    bandwidth: BytesPerS | None = Field(None, description="rate at which a boundary's bytes cross")
 
 
 def _time_or_link(value: Any) -> Any:
@@ -251,18 +286,32 @@ def _time_or_link(value: Any) -> Any:
 class CostKeys(Keys):
     """``costs:`` stated directly, or the file that holds them."""
 
-    file: str | None = None
-    forward: PerStagePositiveSeconds | None = None
-    backward: PerStagePositiveSeconds | None = None
-    input_gradient: PerStageSeconds | None = None
-    weight_gradient: PerStageSeconds | None = None
-    weight_gradient_share: Share | None = None
-    p2p: Annotated[P2pKeys | None, BeforeValidator(_time_or_link)] = None
-    boundary: Bytes | None = None
-    overlapped_pair: PositiveSeconds | None = None
-    activations: PerStageBytes | None = None
-    gradient_sync: Seconds | None = None
-    optimizer: Seconds | None = None
+    file: str | None = Field(
+        None, description="cost table that `pipesim calibrate` wrote, in place of the rest"
+    )
+    forward: PerStagePositiveSeconds | None = Field(
+        None, description="forward of one microbatch through a rank, or through each stage"
+    )
+    backward: PerStagePositiveSeconds | None = Field(None, description="the same of the backward")
+    input_gradient: PerStageSeconds | None = Field(
+        None, description="part of the backward that the stage before waits for"
+    )
+    weight_gradient: PerStageSeconds | None = Field(None, description="the other part of the backward")
+    weight_gradient_share: Share | None = Field(
+        None, description="share of the backward, in place of the two; 0.5 by default"
+    )
+    p2p: Annotated[P2pKeys | None, BeforeValidator(_time_or_link)] = Field(
+        None, description="time of a transfer between stages, or its latency and bandwidth; 0 s by default"
+    )
+    boundary: Bytes | None = Field(None, description="bytes that cross between two stages")
+    overlapped_pair: PositiveSeconds | None = Field(
+        None, description="a forward and a backward run together; by default as long as both"
+    )
+    activations: PerStageBytes | None = Field(
+        None, description="held for one microbatch by a rank, or by each stage"
+    )
+    gradient_sync: Seconds | None = Field(None, description="reduction of gradients; 0 s by default")
+    optimizer: Seconds | None = Field(None, description="the optimizer's step; 0 s by default")
 
 
 class EfficiencyKeys(Keys):
@@ -270,7 +319,7 @@ class EfficiencyKeys(Keys):
 
     references = ("preset",)
 
-    name: str = "efficiency"
+    name: str = Field("efficiency", description="name for tables")
     gemm: Share = Field(description="share of the peak that matrix multiplications reach")
     gemm_fp8: Share = Field(description="the same of the fp8 peak")
     attention: Share = Field(description="share of the bf16 peak that attention reaches")
@@ -286,27 +335,38 @@ class EfficiencyKeys(Keys):
     weight_gradient_placeholders: bool = Field(False, description="a spare buffer for each weight shape")
     step_overhead: Seconds = Field(0.0, description="time of a step beside all that is modelled")
     error_band: Share | None = Field(None, description="share within which nine of ten predictions lie")
-    fitted_on: tuple[str, ...] = Field((), strict=False)
-    source: str = "the scenario"
-    date: str | None = None
-    notes: str | None = None
+    fitted_on: tuple[str, ...] = Field((), strict=False, description="accelerators it was fitted on")
+    source: str = Field("the scenario", description="where the numbers are from")
+    date: str | None = Field(None, description="when the source was read")
+    notes: str | None = Field(None, description="remarks")
 
 
 class PrecisionKeys(Keys):
     """``precision:``."""
 
-    compute: Literal["bf16", "fp16", "fp8"] | None = None
-    weight_bytes: PositiveNumber = 2.0
-    gradient_bytes: PositiveNumber = 4.0
-    optimizer_bytes: NumberOrZero = 12.0
+    compute: Literal["bf16", "fp16", "fp8"] | None = Field(
+        default=None, description="format of matrix products; bf16 by default, fp16 where there is none"
+    )
+    weight_bytes: PositiveNumber = Field(default=2.0, description="bytes a parameter of weights")
+    gradient_bytes: PositiveNumber = Field(default=4.0, description="bytes a parameter of gradients")
+    optimizer_bytes: NumberOrZero = Field(
+        default=12.0, description="bytes a parameter of master weights and moments"
+    )
 
 
 class NetworkKeys(Keys):
     """``network:``."""
 
-    mode: Literal["fair", "fifo", "ideal"] = "fair"
-    p2p: Literal["overlapped", "send-blocking", "blocking"] = "overlapped"
-    all_reduce: Literal["auto", "ring", "tree", "two-level", "in-network"] = "auto"
+    mode: Literal["fair", "fifo", "ideal"] = Field(
+        default="fair",
+        description="how traffic shares wires: max-min fair, in order of arrival, as if each were alone",
+    )
+    p2p: Literal["overlapped", "send-blocking", "blocking"] = Field(
+        default="overlapped", description="whether a rank computes while it sends and receives"
+    )
+    all_reduce: Literal["auto", "ring", "tree", "two-level", "in-network"] = Field(
+        default="auto", description="algorithm of gradient all-reduces; auto: the fastest"
+    )
 
 
 def _layer_split(value: object) -> LayerSplit:
@@ -329,7 +389,12 @@ def _layer_split(value: object) -> LayerSplit:
 def _level(value: object) -> object:
     """Take the frameworks' own names too."""
     names = {"zero1": "sharded", "fsdp": "zero3"}
-    return names.get(value, value) if isinstance(value, str) else value
+    level = names.get(value, value) if isinstance(value, str) else value
+    allowed = [*get_args(OptimizerLevel), *names]
+    if level is not None and level not in allowed:
+        reason = f"found {value!r}{did_you_mean(str(value), allowed)}; allowed: {', '.join(allowed)}"
+        raise PydanticCustomError("choice", "{reason}", {"reason": reason})
+    return level
 
 
 def _by_number(value: object) -> object:
@@ -355,7 +420,9 @@ class JitterKeys(Keys):
 class ReliabilityKeys(Keys):
     """``reliability:``; by default Llama 3's failures (419 in 54 days of 16,384 H100), the rest assumed."""
 
-    mtbf_per_gpu: PositiveSeconds = Field(default=50_700 * 3600.0, description="such as 50700 h")
+    mtbf_per_gpu: PositiveSeconds = Field(
+        default=50_700 * 3600.0, description="time between failures of one device, such as 50700 h"
+    )
     restart: Seconds = Field(default=600.0, description="from a failure to training again, such as 10 min")
     checkpoint: Seconds = Field(
         default=60.0, description="how long a checkpoint holds up training, such as 60 s"
@@ -370,30 +437,44 @@ class ReliabilityKeys(Keys):
 class AnyScenarioKeys(Keys):
     """The whole file, whatever its model is stated as."""
 
-    name: str | None = None
+    name: str | None = Field(None, description="name for tables; the file's by default")
     model: Keys | None = None
-    cluster: ClusterKeys | None = None
+    cluster: ClusterKeys | None = Field(None, description="what it runs on")
     parallel: ParallelKeys = Field(description="at least {pipeline: N}")
     batch: BatchKeys = Field(description="{global: N, micro: N} or {microbatches: N}")
-    schedule: Annotated[ScheduleKeys, _name_or_mapping("name")] | None = None
-    costs: CostKeys | None = None
-    layers: Annotated[LayerSplit | None, PlainValidator(_layer_split)] = None
-    recompute: Literal["none", "selective", "full"] | None = None
-    optimizer: Annotated[OptimizerLevel | None, BeforeValidator(_level)] = None
-    efficiency: EfficiencyKeys | None = None
-    precision: Annotated[PrecisionKeys, _name_or_mapping("compute")] | None = None
-    network: NetworkKeys = NetworkKeys()
-    jitter: JitterKeys | None = None
-    reliability: ReliabilityKeys = ReliabilityKeys()
-    seed: CountOrZero = 0
-    price_per_gpu_hour: NumberOrZero | None = None
-    measured_step_time: PositiveSeconds | None = None
+    schedule: Annotated[ScheduleKeys, _name_or_mapping("name")] | None = Field(
+        None, description="a name of `pipesim schedule list`, or a section; 1f1b by default"
+    )
+    costs: CostKeys | None = Field(None, description="stated times, in place of model and cluster")
+    layers: Annotated[LayerSplit | None, PlainValidator(_layer_split)] = Field(
+        None, description="even, balanced, or a list with the layers of each stage; even by default"
+    )
+    recompute: Literal["none", "selective", "full"] | None = Field(
+        None, description="activations that the backward computes anew; none by default"
+    )
+    optimizer: Annotated[OptimizerLevel | None, BeforeValidator(_level)] = Field(
+        None, description="what replicas share out; zero1 is sharded, fsdp zero3; plain by default"
+    )
+    efficiency: EfficiencyKeys | None = Field(
+        None, description="a preset's name or a section; the accelerator's by default"
+    )
+    precision: Annotated[PrecisionKeys, _name_or_mapping("compute")] | None = Field(
+        None, description="the compute format or a section"
+    )
+    network: NetworkKeys = Field(NetworkKeys(), description="how traffic behaves")
+    jitter: JitterKeys | None = Field(None, description="how much times differ; not at all by default")
+    reliability: ReliabilityKeys = Field(ReliabilityKeys(), description="failures, for `pipesim goodput`")
+    seed: CountOrZero = Field(0, description="of all that is drawn")
+    price_per_gpu_hour: NumberOrZero | None = Field(None, description="USD; the accelerator's by default")
+    measured_step_time: PositiveSeconds | None = Field(
+        None, description="what a step took for real; the rest is shown as not explained"
+    )
 
 
 class ScenarioKeys(AnyScenarioKeys):
     """The whole file, with a transformer or none."""
 
-    model: ModelKeys | None = None
+    model: ModelKeys | None = Field(None, description="what is trained: a preset's name or a section")
 
 
 class TorchScenarioKeys(AnyScenarioKeys):
