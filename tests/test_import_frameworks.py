@@ -167,6 +167,19 @@ def test_deepspeed_json_alone_leaves_placeholders(tmp_path: Path) -> None:
     assert {"model", "parallel.tensor", "parallel.data"} <= set(imported.placeholders)
 
 
+@pytest.mark.parametrize(
+    ("stage", "arguments", "hidden"), [(1, False, True), (2, False, False), (1, True, False)]
+)
+def test_deepspeed_hides_reductions_with_zero_1_and_no_pipeline(
+    tmp_path: Path, stage: int, arguments: bool, hidden: bool
+) -> None:
+    stated = ('"stage": 1', f'"stage": {stage}, "overlap_comm": true')
+    files = [changed(tmp_path, "deepspeed.json", stated)]
+    imported = read_deepspeed([*files, DATA / "deepspeed_arguments.txt"] if arguments else files, num_gpus=8)
+    assert written(imported, tmp_path).parallel.overlap_gradients == hidden
+    assert ("zero_optimization.overlap_comm" in imported.not_used) != hidden
+
+
 def test_deepspeed_json_inside_a_script(tmp_path: Path) -> None:
     scenario = written(read_deepspeed([DATA / "deepspeed_bloom.sh"]), tmp_path)
     parallel = scenario.parallel
@@ -260,6 +273,8 @@ def test_neox_20b(tmp_path: Path) -> None:
     assert 100 * overhead == pytest.approx(9.4, abs=0.05)
     assert 100 * overhead / (1 + overhead) == pytest.approx(8.6, abs=0.05)
     assert "96 A100s" in imported.inferred["number of GPUs"]
+    assert not parallel.overlap_gradients
+    assert "after the last backward" in imported.not_used["zero_optimization.overlap_comm"]
 
 
 def test_neox_files_add_up_and_snake_case_is_the_same(tmp_path: Path) -> None:

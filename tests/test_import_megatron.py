@@ -131,7 +131,13 @@ def test_yaml_of_a_functional_test(tmp_path: Path) -> None:
     assert scenario.batch.num_microbatches == 4
     assert scenario.optimizer == "sharded"
     assert "parallel.data" in imported.placeholders
-    assert "overlap-grad-reduce" in imported.not_used
+    assert scenario.parallel.overlap_gradients
+    assert "overlap-grad-reduce" not in imported.not_used
+
+
+def test_weights_gathered_beside_the_forward_are_said_not_to_be_modelled(tmp_path: Path) -> None:
+    path = as_yaml(tmp_path / "m.yaml", num_layers=12, overlap_param_gather=True)
+    assert "not modelled" in read_megatron([path]).not_used["overlap-param-gather"]
 
 
 def test_uneven_first_and_last_stage(tmp_path: Path) -> None:

@@ -116,6 +116,8 @@ def test_nemo_405b(tmp_path: Path) -> None:
     assert (model.gated_mlp, model.biases, model.tie_word_embeddings) == (True, False, False)
     assert scenario.optimizer == "sharded"
     assert "model.overlap_p2p_comm" in imported.not_used
+    assert parallel.overlap_gradients
+    assert "model.optim.overlap_grad_sync" not in imported.not_used
 
 
 @pytest.mark.parametrize(

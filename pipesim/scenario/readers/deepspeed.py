@@ -93,6 +93,24 @@ def zero_level(config: Settings, facts: Facts) -> str:
     return _ZERO[stage]
 
 
+def read_overlap(config: Settings, facts: Facts, *, pipelined: bool) -> None:
+    """Read ``zero_optimization.overlap_comm``; it hides reductions with ZeRO 1 and without a pipeline only.
+
+    DeepSpeed's pipeline switches reductions inside the backward off and runs them after the last one (its
+    ``runtime/pipe/engine.py``); ZeRO 2 and 3 reduce in every backward as it is.
+    """
+    key = "zero_optimization.overlap_comm"
+    if not config.flag(key):
+        return
+    facts.overlap_gradients = facts.optimizer == "sharded" and not pipelined
+    if facts.overlap_gradients:
+        facts.inferred["parallel.overlap_gradients"] = f"true ({key})"
+    elif pipelined:
+        facts.not_used[key] = "true: DeepSpeed's pipeline reduces gradients after the last backward"
+    else:
+        facts.not_used[key] = f"true: has no effect beyond what {facts.optimizer} does"
+
+
 def number_format(config: Settings) -> str | None:
     """Read which of ``bf16`` and ``fp16`` is enabled.
 
@@ -191,6 +209,7 @@ def _facts(
 
 def _apply(facts: Facts, settings: Settings | None, config: Settings, num_gpus: int | None) -> None:
     facts.optimizer = zero_level(config, facts)
+    read_overlap(config, facts, pipelined=facts.pipeline > 1)
     stated = number_format(config)
     if stated is not None and facts.precision not in (None, stated):
         raise ScenarioError(

@@ -49,6 +49,7 @@ class Facts:
     virtual_stages: int = 1
     microbatch_group_size: int | None = None
     sequence_parallel: bool | None = None
+    overlap_gradients: bool = False
     num_gpus: int | None = None
     gpus_per_node: int | None = None
     accelerator: str | None = None
@@ -111,6 +112,8 @@ def complete(facts: Facts, *, overrides: Iterable[str] = ()) -> Imported:
         parallel["microbatch_group_size"] = facts.microbatch_group_size
     if facts.sequence_parallel is not None:
         parallel["sequence_parallel"] = facts.sequence_parallel and facts.tensor > 1
+    if facts.overlap_gradients:
+        parallel["overlap_gradients"] = True
     mapping: dict[str, Any] = {
         "name": facts.name,
         "model": facts.model,

@@ -100,6 +100,11 @@ def megatron_facts(
     facts.expert_tensor = settings.count("expert-tensor-parallel-size")
     facts.sequence_parallel = settings.flag("sequence-parallel")
     facts.optimizer = "sharded" if settings.flag("use-distributed-optimizer") else "plain"
+    facts.overlap_gradients = settings.flag("overlap-grad-reduce")
+    if facts.overlap_gradients:
+        facts.inferred["parallel.overlap_gradients"] = "true (--overlap-grad-reduce)"
+    if settings.flag("overlap-param-gather"):
+        facts.not_used["overlap-param-gather"] = "not modelled: no weight is gathered beside a forward"
     facts.precision = _precision(settings)
     facts.recompute = _recompute(settings, facts)
     if settings.flag("no-overlap-p2p-communication"):

@@ -145,6 +145,11 @@ def _memory(facts: Facts, settings: Settings) -> None:
         "ddp.use_distributed_optimizer", default=optimizer.startswith(("distributed_", "mcore_distributed_"))
     )
     facts.optimizer = "sharded" if sharded else "plain"
+    facts.overlap_gradients = settings.flag(
+        "ddp.overlap_grad_reduce", "comm_overlap.overlap_grad_reduce", "model.optim.overlap_grad_sync"
+    )
+    if facts.overlap_gradients:
+        facts.inferred["parallel.overlap_gradients"] = "true (gradients are reduced beside the backward)"
     kind = settings.text("model.activations_checkpoint_granularity", "model.recompute_granularity")
     if kind not in (None, "full", "selective"):
         raise ScenarioError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import parse_yaml, read_text
-from pipesim.scenario.readers.deepspeed import number_format, split_as_deepspeed, zero_level
+from pipesim.scenario.readers.deepspeed import number_format, read_overlap, split_as_deepspeed, zero_level
 from pipesim.scenario.readers.facts import Facts, Imported, complete
 from pipesim.scenario.readers.gpus_in_comments import take_gpus_from_comments
 from pipesim.scenario.readers.values import MAX_LAYERS, Settings
@@ -55,10 +55,12 @@ def read_neox(
     settings = Settings(document, files)
     facts = Facts("GPT-NeoX", files, Path(paths[0]).stem, {})
     facts.tensor = settings.count("model_parallel_size") or 1
-    facts.pipeline = settings.count("pipe_parallel_size", minimum=0, maximum=MAX_LAYERS) or 1
+    ranks = settings.count("pipe_parallel_size", minimum=0, maximum=MAX_LAYERS) or 0
+    facts.pipeline = ranks or 1
     facts.model = {"name": facts.name} | _model(facts, settings)
     split_as_deepspeed(facts, facts.model["num_hidden_layers"], ends=0, file=files, key="num_layers")
     facts.optimizer = zero_level(settings, facts)
+    read_overlap(settings, facts, pipelined=ranks > 0)
     stated = settings.text("precision")
     facts.precision = {"bfloat16": "bf16", None: number_format(settings)}.get(stated, stated)
     if facts.precision not in (None, "bf16", "fp16"):
