@@ -125,6 +125,19 @@ def test_one_chunk_a_rank_is_said_with_numbers_that_fit():
     assert "v = 1" not in pipesim(*asked[:2], *cut, "--schedules", "1f1b,zb-v")[1]
 
 
+def test_which_framework_runs_what_is_said():
+    cut = ("--set", "parallel.virtual_stages=10")
+    asked = ("compare", LLAMA70, *cut, "--schedules", "1f1b,interleaved-1f1b,zb-v,v-half,dualpipe,pipedream")
+    _, out, _ = pipesim(*asked)
+    assert "\ntorch runs: 1f1b, interleaved-1f1b v10, zb-v v2\n" in out
+    assert "\nMegatron runs: 1f1b, interleaved-1f1b v10\n" in out
+    assert "\nDeepSpeed runs: 1f1b\n" in out
+    assert "\ntorch loads as a CSV (pipesim schedule export): v-half v2\n" in out
+    by_name = {r["schedule"]: r["frameworks"] for r in json_of(*asked)["results"]}
+    assert by_name["interleaved-1f1b"] == ["torch", "Megatron"]
+    assert by_name["v-half"] == by_name["dualpipe"] == by_name["pipedream"] == []
+
+
 def test_help_explains_every_column_of_compare():
     _, out, _ = pipesim("compare", GPT3, "--schedules", "1f1b")
     header = {cell.strip() for cell in out.splitlines()[2].strip("| ").split("|")}

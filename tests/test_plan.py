@@ -25,6 +25,7 @@ from pipesim.study.planning.space import Cut, chunk_counts, enumerate_cuts, reco
 from pipesim.study.planning.words import amount, main_losses, recommendation
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
+LLAMA70 = SCENARIOS / "llama3-70b-h100.yaml"
 GPT3 = SCENARIOS / "gpt3-175b-h100.yaml"
 SMALL = {
     "name": "small",
@@ -287,6 +288,17 @@ def test_how_the_file_cuts_its_model_is_not_read(tmp_path):
     assert found[0] == found[1]
     inferred = found[0]["results"][0]["inferred"]
     assert not {"parallel.tensor", "parallel.data", "batch.micro"} & set(inferred)
+
+
+def test_the_winner_has_its_frameworks_and_a_note_where_it_barely_fits():
+    few = ("--top", 1, "--schedules", "1f1b", "--workers", 1)
+    status, out, message = pipesim("plan", GPT3, *few)
+    assert status == 0, message
+    assert "Frameworks that run 1f1b: torch, Megatron, DeepSpeed." in out
+    assert "little headroom" not in out
+    _, out, _ = pipesim("plan", LLAMA70, "--top", 1, "--schedules", "zb-v", "--workers", 1)
+    (share,) = re.findall(r"note: little headroom.*shares of the device's memory: 1 (\S+)%", out)
+    assert 95 < float(share) <= 100
 
 
 def test_the_table_says_what_each_loses_and_why_others_were_rejected():

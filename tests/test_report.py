@@ -280,6 +280,14 @@ def test_the_answer_claims_no_more_than_was_compared(teaching):
     assert found.texts["p"][0].startswith("interleaved-1f1b v2 is the fastest of 2 schedules: ")
 
 
+def test_the_page_says_who_runs_the_choice(teaching):
+    _, found, printed = report(teaching, *FEW)
+    assert "Frameworks that run zb-v v2: torch." in printed
+    assert "torch runs: zb-v v2, zb-h1, gpipe, 1f1b" in found.texts["li"]
+    _, _, printed = report(teaching, "--schedules", "1f1b,v-half")
+    assert "None of torch, Megatron, DeepSpeed runs v-half v2 by name; torch loads its CSV." in printed
+
+
 def test_options_of_the_scenario_count(teaching):
     _, found, _ = report(teaching, *FEW, "--set", "schedule={name: zb-auto, max_in_flight: 4}")
     columns, *rows = found.table("Fastest step first")

@@ -9,7 +9,7 @@ import typer
 
 from pipesim import study
 from pipesim.cli import options, tables
-from pipesim.cli.notes import print_notes
+from pipesim.cli.notes import framework_lines, print_notes
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
 
@@ -77,6 +77,8 @@ def compare(
     console.print(tables.comparison_table(comparison))
     if comparison.repeats:
         console.print(tables.repeats_table(comparison))
+    for line in framework_lines(comparison.results):
+        console.print(line)
     for skipped in comparison.skipped:
         console.print(f"skipped: {skipped.schedule}: {skipped.reason}")
     if comparison.one_chunk_note:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from pipesim.cli import tables
+from pipesim.schedules.frameworks import FRAMEWORKS, runs_only_as_csv
 from pipesim.study import Result
 from pipesim.study.memory_advice import THIN_SHARE, changes_for_memory
 
@@ -39,15 +40,51 @@ def print_notes(console: Console, results: Sequence[Result]) -> None:
         console.print(f"  {key} = {words}")
 
 
+def framework_lines(results: Sequence[Result]) -> list[str]:
+    """Say of each framework which of the results' schedules it runs."""
+    lines = []
+    for framework in FRAMEWORKS:
+        own = [result.label for result in results if framework in result.frameworks]
+        lines.append(f"{framework} runs: {', '.join(own) or 'none of these'}")
+    if loaded := [result.label for result in results if _is_loaded(result)]:
+        lines.append(f"torch loads as a CSV (pipesim schedule export): {', '.join(loaded)}")
+    return lines
+
+
+def framework_sentence(result: Result) -> str:
+    """Say which frameworks run one schedule."""
+    if result.frameworks:
+        return f"Frameworks that run {result.label}: {', '.join(result.frameworks)}."
+    text = f"None of {', '.join(FRAMEWORKS)} runs {result.label}"
+    return f"{text} by name; torch loads its CSV." if _is_loaded(result) else f"{text}."
+
+
+def _is_loaded(result: Result) -> bool:
+    return result.shape is not None and runs_only_as_csv(result.schedule)
+
+
 def _print_memory_notes(console: Console, results: Sequence[Result]) -> None:
     """Say what does not fit, what barely does, and, where nothing fits, what would help."""
     too_large = [result for result in results if result.metrics.fits_memory is False]
     if too_large:
         labels = ", ".join(result.label for result in too_large)
         console.print(f"note: does not fit in the device's memory: {labels}")
+    print_headroom(console, [(result.label, result) for result in results])
+    if too_large and len(too_large) == len(results):
+        smallest = min(too_large, key=lambda result: result.metrics.peak_memory_bytes or 0)
+        changes = changes_for_memory(smallest)
+        words = "; or ".join(f"{change} ({tables.amount(change.peak_memory_bytes)})" for change in changes)
+        if changes and changes[0].fits:
+            console.print(f"note: {smallest.label} would fit with {words}")
+        elif changes:
+            console.print(f"note: {smallest.label} would not fit even with {words}")
+
+
+def print_headroom(console: Console, named: Sequence[tuple[str, Result]]) -> None:
+    """Name those that only just fit in the device's memory, and by how much."""
     thin = [
-        f"{result.label} {peak / limit:.1%}"
-        for result in results
+        f"{name} {peak / limit:.1%}"
+        for name, result in named
         if result.metrics.fits_memory
         and (peak := result.metrics.peak_memory_bytes) is not None
         and (limit := result.costs.memory_limit_bytes) is not None
@@ -58,11 +95,3 @@ def _print_memory_notes(console: Console, results: Sequence[Result]) -> None:
             "note: little headroom, an estimate that is a few per cent low would not fit; shares of the "
             f"device's memory: {', '.join(thin)}"
         )
-    if too_large and len(too_large) == len(results):
-        smallest = min(too_large, key=lambda result: result.metrics.peak_memory_bytes or 0)
-        changes = changes_for_memory(smallest)
-        words = "; or ".join(f"{change} ({tables.amount(change.peak_memory_bytes)})" for change in changes)
-        if changes and changes[0].fits:
-            console.print(f"note: {smallest.label} would fit with {words}")
-        elif changes:
-            console.print(f"note: {smallest.label} would not fit even with {words}")

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 
 from pipesim.cli import options, tables
+from pipesim.cli.notes import framework_sentence, print_headroom
 from pipesim.cli.sweep import Dask, Workers, executor_for
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
@@ -157,6 +158,10 @@ def _print(console: Console, found: Plan, sizes: list[ClusterSize], num_tokens: 
         console.print(_size_table(sizes, num_tokens))
     console.print(_choice_table(found))
     console.print(recommendation(found.choices[0], num_tokens or 1e12))
+    console.print(framework_sentence(found.choices[0].result))
+    print_headroom(
+        console, [(str(number), choice.result) for number, choice in enumerate(found.choices, start=1)]
+    )
     for number, choice in enumerate(found.choices, start=1):
         slower = "" if number == 1 else f"; {_behind(choice, found.choices[0])} slower than the first"
         console.print(f"{number} loses: {main_losses(choice.losses, choice.step_time_s)}{slower}")

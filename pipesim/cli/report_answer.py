@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pipesim.cli.notes import framework_sentence
 from pipesim.cli.tables import amount, percent, seconds
 from pipesim.report import Choice, choose
 from pipesim.study import Comparison, Result
@@ -54,6 +55,7 @@ class Answer:
         """Say what to run, the most important first."""
         best = self.choice.best
         lines = [self._headline(), self._against_own(), _limits(best), _memory(best)]
+        lines.append(framework_sentence(best))
         if note := self.comparison.one_chunk_note:
             lines.append(f"Not compared: more chunks a rank. {note}.")
         if (roomy := self.choice.roomy) is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table as RichTable
 
 from pipesim.cli import glossary, tables
-from pipesim.cli.notes import print_notes
+from pipesim.cli.notes import framework_lines, print_notes
 from pipesim.cli.report_answer import Answer
 from pipesim.cli.report_pictures import pictures
 from pipesim.report import Block, Lines, Section, Table
@@ -65,6 +65,7 @@ def _comparison(answer: Answer, local: Callable[[str], str]) -> list[Block]:
     if comparison.skipped:
         rows = [[skipped.schedule, local(skipped.reason)] for skipped in comparison.skipped]
         blocks.append(Table("Schedules that cannot run here", ["schedule", "reason"], rows, numeric=False))
+    blocks.append(Lines(framework_lines(comparison.results)))
     chunk_notes = [f"note: {comparison.one_chunk_note}"] if comparison.one_chunk_note else []
     if notes := chunk_notes + _notes(comparison.results):
         blocks.append(Lines([local(note) for note in notes]))

@@ -76,6 +76,15 @@ def verdict(name: str, shape: Shape, framework: str) -> Verdict:
     return Verdict(framework, tuple(missing + refusals))
 
 
+def runs_only_as_csv(schedule: Schedule) -> bool:
+    """Whether torch has no class for a schedule of the registry, and loads the CSV that is exported of it.
+
+    Not of asynchronous ones: in a CSV there is no optimizer between microbatches.
+    """
+    chosen = family(schedule.name)
+    return chosen.synchronous and "torch" not in chosen.known_as and not check_schedule(schedule, "torch")
+
+
 def check_csv(text: str, framework: str, *, name: str = "csv") -> tuple[str, ...]:
     """Say why a framework would not run a schedule file; nothing if it would.
 

@@ -26,7 +26,7 @@ def one_chunk_note(scenario: Scenario, labels: Sequence[str]) -> str:
     str
         Empty where there are none, or where no larger number fits the layers.
     """
-    counts = chunk_counts(scenario)
+    counts = advised_counts(scenario)
     if not labels or not counts:
         return ""
     equal = "; interleaved-1f1b then equals 1f1b" if "interleaved-1f1b" in labels else ""
@@ -36,8 +36,8 @@ def one_chunk_note(scenario: Scenario, labels: Sequence[str]) -> str:
     )
 
 
-def chunk_counts(scenario: Scenario) -> list[int]:
-    """Numbers of chunks above one that the layers of a rank divide into: few, some and many, at most three."""
+def advised_counts(scenario: Scenario) -> list[int]:
+    """List numbers of chunks above one that a rank's layers divide into: a few, some, many."""
     layers = scenario.model.num_hidden_layers if scenario.model is not None else None
     if layers is None:
         candidates = [2, 4]

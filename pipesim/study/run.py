@@ -23,6 +23,7 @@ from pipesim.graph import lower, validate
 from pipesim.metrics import StepMetrics, measure
 from pipesim.scenario import Scenario
 from pipesim.schedules import Family, Shape, family, generate
+from pipesim.schedules.frameworks import FRAMEWORKS, check_schedule, verdict
 from pipesim.study.step_breakdown import step_breakdown
 from pipesim.timeline import Timeline
 
@@ -62,6 +63,8 @@ class Result:
         None where all microbatches see the same weights.
     notes : tuple of str
         Frameworks that would refuse the schedule at this shape.
+    shape : Shape, optional
+        What the schedule was generated for; None of a CSV.
     """
 
     scenario: Scenario
@@ -71,6 +74,14 @@ class Result:
     metrics: StepMetrics
     asynchrony: Asynchrony | None
     notes: tuple[str, ...]
+    shape: Shape | None = None
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """Frameworks that run the schedule when asked for it by name; of a CSV, those that run that order."""
+        if self.shape is None:
+            return tuple(name for name in FRAMEWORKS if not check_schedule(self.schedule, name))
+        return tuple(n for n in FRAMEWORKS if verdict(self.schedule.name, self.shape, n).accepts)
 
     @property
     def synchronous(self) -> bool:
@@ -105,6 +116,7 @@ class Result:
             "step_breakdown": _plain(self.breakdown),
             "synchronous": self.synchronous,
             "asynchrony": None if self.asynchrony is None else _plain(asdict(self.asynchrony)),
+            "frameworks": list(self.frameworks),
             "notes": list(self.notes),
             "inferred": {**self.scenario.echo, **self.costs.provenance},
             "warnings": list(self.scenario.warnings),
@@ -229,7 +241,8 @@ def simulate_named(
     schedule = engine.schedule(chosen.name, shape, costs)
     notes = tuple(f"{r.framework}: {r.words}" for r in chosen.refusals if r.refuses(shape))
     asynchrony = None if chosen.synchronous else _asynchrony(chosen, shape, costs)
-    return _run(scenario, schedule, costs, engine, asynchrony=asynchrony, notes=notes)
+    result = _run(scenario, schedule, costs, engine, asynchrony=asynchrony, notes=notes)
+    return replace(result, shape=shape)
 
 
 def shape_of(
