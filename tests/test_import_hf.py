@@ -12,6 +12,8 @@ from import_samples import refusal
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario import hf_scenario_text, load_scenario, read_hf_config, scenario_from_mapping
+from pipesim.scenario.loading import parse_yaml
+from pipesim.scenario.readers.hf_scenario import import_hf
 
 LLAMA = {
     "model_type": "llama",
@@ -258,7 +260,23 @@ def test_the_written_scenario_runs_as_it_is(tmp_path: Path, config: dict[str, An
     assert scenario.model is not None
     assert scenario.cluster.num_gpus == scenario.parallel.num_gpus
     assert scenario.name == scenario.model.name == config.get("_name_or_path", tmp_path.name)
-    assert path.read_text().count("placeholder") >= 4
+    sections = parse_yaml(path.read_text()).keys()
+    lines = path.read_text().splitlines()
+    whole = {key for key in sections if lines[_line(lines, f"{key}:") - 1].startswith("# placeholder: ")}
+    assert sections - whole == {"name", "model", "cluster"}
+    cluster = lines[_line(lines, "cluster:") + 1 : _line(lines, "# placeholder: tensor")]
+    assert all("  # placeholder: " in line for line in cluster)
+    assert "  # placeholder: " in lines[_line(lines, "  seq_length:")]
+
+
+def _line(lines: list[str], start: str) -> int:
+    return next(number for number, line in enumerate(lines) if line.startswith(start))
+
+
+def test_what_the_user_sets_is_no_placeholder(tmp_path: Path) -> None:
+    imported = import_hf(write(tmp_path, LLAMA), overrides=["cluster.accelerator=a100-sxm-80"])
+    assert "cluster.accelerator" not in imported.placeholders
+    assert "cluster.num_nodes" in imported.placeholders
 
 
 def test_the_shipped_configuration_is_llama3_70b() -> None:

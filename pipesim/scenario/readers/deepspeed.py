@@ -201,7 +201,8 @@ def _facts(
         return facts, settings
     facts = Facts("DeepSpeed", files, path.stem, {"preset": _MODEL}, num_gpus=num_gpus)
     facts.placeholders["model"] = "the JSON knows no model; name the launcher's script as well, or edit"
-    facts.placeholders["parallel.tensor"] = "the JSON knows no sizes"
+    for size in ("tensor", "pipeline"):
+        facts.placeholders[f"parallel.{size}"] = "the JSON knows no sizes"
     if arguments is not None:
         facts.inferred |= arguments.notes
     return facts, None

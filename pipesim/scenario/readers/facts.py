@@ -9,7 +9,7 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.entry import scenario_from_mapping
-from pipesim.scenario.overrides import apply_overrides
+from pipesim.scenario.overrides import apply_overrides, parse_override
 from pipesim.scenario.presets import get_preset
 from pipesim.scenario.readers.values import joined, product
 
@@ -128,12 +128,15 @@ def complete(facts: Facts, *, overrides: Iterable[str] = ()) -> Imported:
             mapping[key] = value
     if facts.p2p is not None:
         mapping["network"] = {"p2p": facts.p2p}
-    mapping = apply_overrides(mapping, tuple(overrides))
+    overrides = tuple(overrides)
+    mapping = apply_overrides(mapping, overrides)
     try:
         scenario_from_mapping(mapping)
     except ScenarioError as error:
         raise ScenarioError(error.message, file=error.file or facts.files, key=error.key) from None
-    return Imported(facts.tool, facts.files, mapping, facts.inferred, facts.not_used, facts.placeholders)
+    stated = [parse_override(override)[0] for override in overrides]
+    invented = {key: why for key, why in facts.placeholders.items() if not _is_below(key, stated)}
+    return Imported(facts.tool, facts.files, mapping, facts.inferred, facts.not_used, invented)
 
 
 def spread_layers(num_layers: int, parts: int) -> str:
@@ -180,6 +183,10 @@ def cut_evenly(facts: Facts, num_layers: int, chunks: int, *, file: str, key: st
         file=file,
         key=key,
     )
+
+
+def _is_below(key: str, stated: Iterable[str]) -> bool:
+    return any(f"{key}.".startswith(f"{other}.") for other in stated)
 
 
 def _replicas(facts: Facts) -> int:
@@ -291,6 +298,7 @@ def _cluster(facts: Facts, gpus: int) -> dict[str, Any]:
     if per_node is None:
         per_node = max(size for size in range(1, GPUS_PER_NODE + 1) if gpus % size == 0)
         facts.placeholders["cluster.gpus_per_node"] = "not stated"
+        facts.placeholders.setdefault("cluster.num_nodes", "follows from cluster.gpus_per_node")
     elif gpus < per_node or gpus % per_node:
         facts.placeholders["cluster.gpus_per_node"] = f"{per_node} do not divide the {gpus} GPUs used here"
         per_node = math.gcd(gpus, per_node)
@@ -298,7 +306,8 @@ def _cluster(facts: Facts, gpus: int) -> dict[str, Any]:
     if accelerator is None:
         accelerator = PLACEHOLDER_ACCELERATOR
         facts.placeholders["cluster.accelerator"] = "not stated; `pipesim presets` lists what there is"
-    facts.placeholders["cluster.inter_node"] = "links are not stated; the usual ones of the accelerator"
+    facts.placeholders["cluster.intra_node"] = f"not stated; usual for {accelerator}"
+    facts.placeholders["cluster.inter_node"] = f"not stated; usual for {accelerator}, one a device"
     return {
         "accelerator": accelerator,
         "num_nodes": gpus // per_node,

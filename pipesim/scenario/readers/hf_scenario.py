@@ -64,8 +64,10 @@ def import_hf(path: str | Path, *, overrides: Iterable[str] = ()) -> Imported:
     facts.global_size = _MICROBATCHES_PER_RANK * facts.pipeline
     facts.placeholders = {
         "model.seq_length": "the configuration states the largest one, at most 8192 of it is taken here",
+        "cluster.num_nodes": "follows from parallel",
         "parallel": "tensor * pipeline * data must be the number of GPUs",
         "batch": "sequences of one optimizer step, and of one microbatch",
+        "schedule": "`pipesim compare` shows what others would take",
     }
     return complete(facts, overrides=overrides)
 

@@ -35,14 +35,15 @@ def scenario_text(imported: Imported) -> str:
 
 
 def _entry(key: str, value: Any, placeholders: dict[str, str]) -> list[str]:
-    own = [
-        clean(f"# {path}: placeholder; {why}")
-        for path, why in placeholders.items()
-        if path == key or path.startswith(f"{key}.")
-    ]
+    above = [clean(f"# placeholder: {placeholders[key]}")] if key in placeholders else []
     if not isinstance(value, dict) or not value:
-        return [*own, f"{key}: {_value(value)}"]
-    return [*own, f"{key}:", *(f"  {name}: {_value(item)}" for name, item in value.items())]
+        return [*above, f"{key}: {_value(value)}"]
+    lines = []
+    for name, item in value.items():
+        why = placeholders.get(f"{key}.{name}")
+        comment = "" if why is None else "  " + clean(f"# placeholder: {why}")
+        lines.append(f"  {name}: {_value(item)}{comment}")
+    return [*above, f"{key}:", *lines]
 
 
 def _value(value: Any) -> str:
