@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 
@@ -28,6 +28,8 @@ def print_notes(console: Console, results: Sequence[Result]) -> None:
                 f"{max(late.weight_versions)} weight versions; its numbers are those of a first step alone, "
                 f"in a long run a step takes {tables.seconds(late.steady_period_s)}"
             )
+    for note in _overhead_notes(results):
+        console.print(note)
     _print_memory_notes(console, results)
     if scenario.efficiency is not None and scenario.efficiency.error_band is not None:
         console.print(
@@ -38,6 +40,22 @@ def print_notes(console: Console, results: Sequence[Result]) -> None:
         console.print("inferred:")
     for key, words in scenario.echo.items():
         console.print(f"  {key} = {words}")
+
+
+def _overhead_notes(results: Sequence[Result]) -> Iterator[str]:
+    """Say of sliced schedules that are slower than others mainly because each slice pays the overhead."""
+    whole = [result for result in results if result.schedule.num_slices == 1 and result.synchronous]
+    fastest_s = min((float(result.metrics.step_time_s) for result in whole), default=float("inf"))
+    for result in results:
+        num_slices, step_s = result.schedule.num_slices, float(result.metrics.step_time_s)
+        overhead_s = float(result.breakdown["overhead_s"]) if num_slices > 1 else 0.0
+        more_s = overhead_s * (1 - 1 / num_slices)
+        if more_s > (step_s - fastest_s) / 2 > 0:
+            yield (
+                f"note: {result.label} pays the layers' fixed overhead once for each of {num_slices} slices: "
+                f"{tables.seconds(overhead_s)} of its step, {tables.seconds(more_s)} more than whole "
+                "microbatches pay, which is most of what it is slower by than the fastest schedule"
+            )
 
 
 def framework_lines(results: Sequence[Result]) -> list[str]:

@@ -17,7 +17,7 @@ class Losses:
     Parameters
     ----------
     compute_s
-        The model's own forward and backward.
+        The model's own forward and backward, the layers' fixed overhead with them.
     recompute_s
         Forwards that the backward runs again.
     communication_s
@@ -50,7 +50,7 @@ def losses_of(result: Result) -> Losses:
     parts = result.breakdown
     recompute = float(mean_of_parts(result.schedule, result.costs, ("recompute",)))
     return Losses(
-        compute_s=float(parts["compute_s"]) - recompute,
+        compute_s=float(parts["compute_s"]) + float(parts["overhead_s"]) - recompute,
         recompute_s=recompute,
         communication_s=float(sum(parts[name] for name in _COMMUNICATION)),
         imbalance_s=float(parts["imbalance_s"]),
