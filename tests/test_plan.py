@@ -290,6 +290,13 @@ def test_how_the_file_cuts_its_model_is_not_read(tmp_path):
     assert not {"parallel.tensor", "parallel.data", "batch.micro"} & set(inferred)
 
 
+def test_a_file_need_not_say_how_it_is_cut():
+    bare = {key: value for key, value in SMALL.items() if key != "parallel"}
+    assert scenario_from_mapping(bare, uncut=True) == scenario_from_mapping(SMALL, uncut=True)
+    with pytest.raises(ScenarioError, match=r"^parallel: missing"):
+        scenario_from_mapping(bare)
+
+
 def test_the_winner_has_its_frameworks_and_a_note_where_it_barely_fits():
     few = ("--top", 1, "--schedules", "1f1b", "--workers", 1)
     status, out, message = pipesim("plan", GPT3, *few)

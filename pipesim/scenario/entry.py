@@ -23,7 +23,8 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = (), *, uncut: boo
         ``KEY=VALUE`` each, as for `apply_overrides`.
     uncut : bool
         Where a model and a global batch are stated, leave out how they are cut (parallel sizes, micro-batch),
-        for somebody who is about to choose: one device takes all, whatever the cluster.
+        for somebody who is about to choose: one device takes all, whatever the cluster, and `parallel` may be
+        missing.
 
     Returns
     -------
@@ -82,6 +83,8 @@ def scenario_from_mapping(
     notes = Notes()
     try:
         whole = expand(apply_overrides(mapping, stated), directory=directory, echo=notes.echo)
+        if uncut and "model" in whole and _has_global_batch(whole):
+            whole.setdefault("parallel", {"pipeline": 1})
         schema = keys_for(whole)
         try:
             keys = schema.model_validate(whole)
@@ -93,3 +96,8 @@ def scenario_from_mapping(
             raise
         blamed = blame_override(error, mapping, stated)
         raise ScenarioError(blamed.message, file=blamed.file or file, key=blamed.key) from None
+
+
+def _has_global_batch(mapping: Mapping[str, Any]) -> bool:
+    batch = mapping.get("batch")
+    return isinstance(batch, dict) and batch.get("global") is not None
