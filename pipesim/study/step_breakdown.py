@@ -19,15 +19,16 @@ def step_breakdown(
 ) -> dict[str, Any]:
     """Cut the step time into parts.
 
-    Computing, overhead and exchanges are means over the ranks; what the busiest rank has above the mean is imbalance.
-    Its idle time is bubble (warm-up, dependencies, cool-down) or exposed communication.
+    Computing, overhead and exchanges are means over the ranks; what the busiest rank has above the mean is
+    imbalance. Its idle time is bubble (warm-up, dependencies, cool-down) or exposed communication.
 
     Returns
     -------
     dict
         Seconds of computing, the layers' fixed overhead, tensor-parallel and other exchanges (0 where the
-        costs do not tell them apart), imbalance, bubble, exposed p2p and collectives, data-parallel synchronisation, optimizer: together the
-        step time. ``not_explained_s`` is what a measured step time has above that, None where none is stated.
+        costs do not tell them apart), imbalance, bubble, exposed p2p and collectives, data-parallel
+        synchronisation, optimizer: together the step time. ``not_explained_s`` is what a measured step time
+        has above that, None where none is stated.
     """
     busiest = max(metrics.ranks, key=lambda rank: float(rank.busy_s))
     parts = busiest.breakdown
