@@ -78,6 +78,29 @@ def test_bubble_of_a_whole_backward_is_its_closed_form(name):
     assert num_checked >= 12
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "other", "share"),
+    [
+        ("hanayo", {}, "interleaved-1f1b", 1),
+        ("seq1f1b", {"num_slices": 4}, "1f1b", Fraction(1, 4)),
+        ("chimera", {}, "1f1b", Fraction(1, 2)),
+    ],
+)
+def test_a_share_of_a_bubble_holds_under_the_conditions_that_its_summary_names(name, options, other, share):
+    def holds(**times):
+        v = 2 if name == "hanayo" else 1
+        mine, others = (
+            max(measured(each, Shape(4, v, 8, stated), **times)[0])
+            for each, stated in ((name, options), (other, {}))
+        )
+        return mine <= share * others
+
+    assert holds(backward=1)
+    assert holds(backward=2) == (" if B = F" not in family(name).summary)
+    assert " p2p is free" in family(name).summary
+    assert not holds(backward=1, p2p=Fraction(1, 2))
+
+
 @given(
     name=st.sampled_from(["zb-h1", "interleaved-zb"]),
     p=st.integers(1, 6),

@@ -40,7 +40,7 @@ def peak_in_flight(shape: Shape, rank: int) -> int | None:
     num_model_replicas=2,
 )
 def chimera(shape: Shape) -> Orders:
-    """Two replicas, half of the microbatches each way: half of 1F1B's bubble for twice the weights."""
+    """Two replicas, fed from both ends: half of 1F1B's bubble if B = F and p2p is free; twice the weights."""
     for rank in range(shape.num_ranks):
         yield [action for _, action in sorted(_slots(shape, rank))]
 

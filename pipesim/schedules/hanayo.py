@@ -39,7 +39,7 @@ def peak_in_flight(shape: Shape, rank: int) -> int | None:
     placement="wave",
 )
 def hanayo(shape: Shape) -> Orders:
-    """Waves of stages there and back: the bubble of interleaving without loops round the ranks, for B = F."""
+    """Waves of stages there and back: interleaving's bubble if B = F, p2p is free and p divides m."""
     for rank in range(shape.num_ranks):
         yield [action for _, action in sorted(_slots(shape, rank))]
 

@@ -43,7 +43,7 @@ def _is_whole(value: Any) -> bool:
     peak_in_flight=peak_in_flight,
 )
 def seq1f1b(shape: Shape) -> Orders:
-    """1F1B over k slices of each sequence: a k-th of the bubble for hardly more memory than a microbatch."""
+    """1F1B over k slices of each sequence: a k-th of the bubble if slices are equal and p2p is free."""
     for rank in range(shape.num_ranks):
         yield _rank_order(shape, rank)
 
