@@ -49,6 +49,12 @@ def test_an_emulated_run(tmp_path: Path) -> None:
     assert any(event.get("ph") == "X" for event in json.loads(trace.read_text())["traceEvents"])
 
 
+def test_how_long_it_will_take_is_said_before() -> None:
+    result = CliRunner().invoke(app, ["execute", TEACHING, "--device", "emulated", *SHORT, "--json"])
+    assert result.stderr == "running: 3 steps of 1f1b, 1 of them to warm up, about 1 s\n"
+    json.loads(result.stdout)
+
+
 def test_the_scenarios_transformer_on_cpus_and_the_table(tmp_path: Path) -> None:
     scenario = tmp_path / "small.yaml"
     scenario.write_text(MODEL)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,9 +17,11 @@ pytest.importorskip("torch")
 
 from executor_pool import shared_pool
 
+from pipesim.actions import Op
 from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
-from pipesim.executor import RankPool, emulated_workload, execute
+from pipesim.executor import FactoryWorkload, RankPool, emulated_workload, execute
+from pipesim.executor.expected import expected_run_s, in_words
 from pipesim.graph import lower
 from pipesim.scenario.resolved import DirectCosts
 from pipesim.schedules import Shape, generate
@@ -86,7 +90,7 @@ def test_replicas_reduce_and_the_optimizer_waits_for_all(pool: RankPool) -> None
     run = execute(schedule, workload, device="emulated", num_steps=3, num_replicas=2, pool=pool)
     assert run is not None
     timeline = run.timeline
-    is_reduction, is_optimizer = timeline.op == 10, timeline.op == 11
+    is_reduction, is_optimizer = timeline.op == Op.REDUCE_GRAD, timeline.op == Op.OPTIMIZER
     assert sorted(set(timeline.nbytes[is_reduction])) == [1 << 20, 8 << 20]
     for step in range(3):
         mine = timeline.step == step
@@ -95,3 +99,45 @@ def test_replicas_reduce_and_the_optimizer_waits_for_all(pool: RankPool) -> None
         lasted = timeline.end_s - timeline.start_s
         large, small = (lasted[mine & (timeline.nbytes == nbytes)] for nbytes in (8 << 20, 1 << 20))
         assert large.max() > small.min()
+
+
+def test_emulated_gradients_take_one_small_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen stages of 11 GB do not fit the machines that emulate them."""
+    import torch
+
+    from pipesim.executor.collectives import PIECE_BYTES, ProcessCollectives
+
+    sent: list[Any] = []
+    told: list[int] = []
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda tensor, group: sent.append(tensor))
+    nbytes = (11 * 10**9, 1000, 0)
+    groups = dict.fromkeys(range(3), "a group")
+    collectives = ProcessCollectives(
+        groups, None, torch.device("cpu"), nbytes, on_piece=lambda: told.append(1)
+    )
+    for stage, expected in enumerate(nbytes):
+        sent.clear()
+        collectives.reduce(stage, torch.nn.Module())
+        assert sum(tensor.nbytes for tensor in sent) == pytest.approx(expected, abs=4)
+        assert len({tensor.untyped_storage().data_ptr() for tensor in sent}) == 1
+        assert max(tensor.untyped_storage().nbytes() for tensor in sent) <= PIECE_BYTES
+    assert len(told) == -(-nbytes[0] // PIECE_BYTES) + 2
+
+
+def test_how_long_a_run_takes_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    schedule = lower(generate("1f1b", Shape(RANKS, 1, 8)))
+    workload = emulated_workload(schedule, costs_of(1))
+    step_s = (8 + RANKS - 1) * (FORWARD_S + BACKWARD_S)
+    assert expected_run_s(schedule, workload, num_replicas=2, num_steps=5) == pytest.approx(5 * step_s)
+    large = replace(workload, gradient_bytes=(3 * 10**9,) * RANKS)
+    reduced = expected_run_s(schedule, large, num_replicas=2, num_steps=1)
+    assert reduced == pytest.approx(step_s + 2 * RANKS)
+    assert expected_run_s(schedule, large, num_replicas=1, num_steps=1) == pytest.approx(step_s)
+    assert expected_run_s(schedule, FactoryWorkload("a:b"), num_replicas=1, num_steps=1) is None
+    assert (in_words(None), in_words(0.1), in_words(100.0), in_words(600.0)) == (
+        "",
+        ", about 1 s",
+        ", about 100 s",
+        ", about 10 min",
+    )

@@ -39,6 +39,7 @@ def execute(
         num_steps=steps,
         warmup=warmup,
         threads_per_rank=threads,
+        progress=lambda words: typer.echo(f"running: {words}", err=True),
     )
     if done is None:
         return

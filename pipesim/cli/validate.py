@@ -43,20 +43,19 @@ def validate(
 
     check_outputs(pictures=(plot,), inputs=(scenario,))
     asked = options.read_scenario(scenario, overrides)
-    with tables.progress_bar("running", quiet=as_json) as progress:
-        found = run_and_predict(
-            asked,
-            device=device,
-            calibrate_on=calibrate_on,
-            names=options.parse_names(schedules),
-            chunks=options.parse_counts(chunks, "--chunks"),
-            microbatches=options.parse_counts(microbatches, "--microbatches"),
-            model=model,
-            num_steps=steps,
-            warmup=warmup,
-            threads_per_rank=threads,
-            progress=progress,
-        )
+    found = run_and_predict(
+        asked,
+        device=device,
+        calibrate_on=calibrate_on,
+        names=options.parse_names(schedules),
+        chunks=options.parse_counts(chunks, "--chunks"),
+        microbatches=options.parse_counts(microbatches, "--microbatches"),
+        model=model,
+        num_steps=steps,
+        warmup=warmup,
+        threads_per_rank=threads,
+        progress=lambda words: typer.echo(f"running: {words}", err=True),
+    )
     if plot is not None:
         from pipesim.plots.validation import plot_validation
 

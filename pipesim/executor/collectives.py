@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+PIECE_BYTES = 32 << 20
+"""Emulated gradients are reduced in pieces of this size through one buffer: many ranks share a machine's
+memory, and gloo moves hardly more bytes a second in larger ones."""
 
 
 class Collectives(Protocol):
@@ -33,6 +37,8 @@ class ProcessCollectives:
         Where gradients are.
     gradient_bytes : sequence of int, optional
         On the emulated device, bytes to reduce for each stage in place of gradients.
+    on_piece : Callable, optional
+        Told of every piece of them that is reduced.
     """
 
     def __init__(
@@ -41,25 +47,26 @@ class ProcessCollectives:
         everybody: Any,
         device: torch.device,
         gradient_bytes: tuple[int, ...] | None = None,
+        on_piece: Callable[[], None] = lambda: None,
     ) -> None:
         self._groups = groups
         self._everybody = everybody
         self._token = torch.zeros(1, device=device)
-        self._emulated: dict[int, Tensor] | None = None
+        self._gradient_bytes = gradient_bytes
+        self._on_piece = on_piece
         if gradient_bytes is not None:
-            self._emulated = {
-                stage: torch.zeros(gradient_bytes[stage] // 4)
-                for stage, group in groups.items()
-                if group is not None
-            }
+            shared = [gradient_bytes[stage] for stage, group in groups.items() if group is not None]
+            self._piece = torch.zeros(min(max(shared, default=0), PIECE_BYTES) // 4)
 
     def reduce(self, stage: int, module: nn.Module) -> None:
-        """Sum over the stage's group, all gradients in one message."""
+        """Sum over the stage's group: all gradients in one message, emulated ones in pieces."""
         group = self._groups[stage]
         if group is None:
             return
-        if self._emulated is not None:
-            dist.all_reduce(self._emulated[stage], group=group)
+        if self._gradient_bytes is not None:
+            for left in range(max(1, self._gradient_bytes[stage]), 0, -PIECE_BYTES):
+                dist.all_reduce(self._piece[: left // 4], group=group)
+                self._on_piece()
             return
         gradients = gradients_of(module.parameters())
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients])

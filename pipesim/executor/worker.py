@@ -79,7 +79,7 @@ class Worker:
 
         on_row(BUILDING)
         try:
-            return self._run(job, on_step, on_row)
+            return self._run(job, on_step, on_row, on_piece=lambda: self.progress(*at))
         except Exception as error:
             where = (
                 job.whereabouts(self.process, *at) if self.process < job.num_processes else "a spare process"
@@ -87,7 +87,11 @@ class Worker:
             raise RankError(f"{where}: {_explain(error)}", lost_contact=_lost_contact(error)) from error
 
     def _run(
-        self, job: Job, on_step: Callable[[int], None], on_row: Callable[[int], None]
+        self,
+        job: Job,
+        on_step: Callable[[int], None],
+        on_row: Callable[[int], None],
+        on_piece: Callable[[], None],
     ) -> RankResult | None:
         programs = plan(job.schedule)
         reductions, everybody, meeting = self._form_groups(job, programs)
@@ -103,7 +107,7 @@ class Worker:
         parameters = [p for stage in stages.values() for p in stage.module.parameters() if p.requires_grad]
         model = None if isinstance(job.workload, EmulatedWorkload) else build_model(job.workload)
         emulated = job.workload.gradient_bytes if isinstance(job.workload, EmulatedWorkload) else None
-        collectives = ProcessCollectives(reductions, meeting, device.torch_device, emulated)
+        collectives = ProcessCollectives(reductions, meeting, device.torch_device, emulated, on_piece)
         # NCCL forms its communicator at the first call, which all must make together.
         collectives.meet()
         steps = Steps(job, replica, stages, model)

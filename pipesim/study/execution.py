@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
@@ -15,6 +16,7 @@ from pipesim.costs.direct import direct_costs
 from pipesim.errors import ScenarioError
 from pipesim.executor import CnnWorkload, FactoryWorkload, Run, Workload, execute, workload_from_scenario
 from pipesim.executor.execute import check_device
+from pipesim.executor.expected import expected_run_s, in_words
 from pipesim.graph import lower
 from pipesim.metrics import StepMetrics, measure
 from pipesim.scenario import Scenario
@@ -94,6 +96,7 @@ def execute_scenario(
     num_steps: int = 10,
     warmup: int = 3,
     threads_per_rank: int = 1,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Execution | None:
     """Replay the schedule that a scenario names on processes of this machine, or of ``torchrun``.
 
@@ -109,6 +112,8 @@ def execute_scenario(
         Data-parallel replicas; by default the scenario's.
     num_steps, warmup, threads_per_rank : int
         See `pipesim.executor.execute`.
+    progress : Callable
+        Told what runs, and on the emulated device for how long.
 
     Returns
     -------
@@ -122,11 +127,17 @@ def execute_scenario(
     """
     check_runnable(scenario, device)
     schedule = lower(schedule_of(scenario))
+    workload = workload_of(scenario, schedule, device, model)
+    num_replicas = num_replicas or scenario.parallel.data
+    if os.environ.get("RANK", "0") == "0":
+        steps = warmup + num_steps
+        expected_s = expected_run_s(schedule, workload, num_replicas=num_replicas, num_steps=steps)
+        progress(f"{steps} steps of {schedule.name}, {warmup} of them to warm up{in_words(expected_s)}")
     run = execute(
         schedule,
-        workload_of(scenario, schedule, device, model),
+        workload,
         device=device,
-        num_replicas=num_replicas or scenario.parallel.data,
+        num_replicas=num_replicas,
         num_steps=num_steps,
         warmup=warmup,
         threads_per_rank=threads_per_rank,

@@ -144,7 +144,13 @@ def validate(
             num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
             pool = stack.enter_context(RankPool(num_processes, threads_per_rank=threads_per_rank))
         runner = Runner(scenario, device, model, num_steps, warmup, retries, pool, progress)
-        runner.calibrate_on(calibrate_on)
+        predicted = [
+            count
+            for one in chosen
+            for _, count in product(_chunk_counts(one, chunks, scenario), counts)
+            if one.synchronous and (one.name != calibrate_on or count != m)
+        ]
+        runner.calibrate_on(calibrate_on, predicted)
         for one in chosen:
             for num_chunks, count in product(_chunk_counts(one, chunks, scenario), counts):
                 try:

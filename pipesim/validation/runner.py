@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -15,6 +15,7 @@ from pipesim.calibrate.samples import Samples
 from pipesim.costs import CostTable, build_costs
 from pipesim.errors import ScheduleError
 from pipesim.executor import EmulatedWorkload, RankPool, Run, Workload, execute
+from pipesim.executor.expected import expected_run_s, in_words
 from pipesim.executor.workload import num_chunks_of
 from pipesim.graph import lower
 from pipesim.scenario import Scenario
@@ -25,6 +26,8 @@ from pipesim.validation.micro import PROBED_SIZES, link_probe, micro_schedule
 from pipesim.validation.rows import ENOUGH_STEPS, Row, label, make_row
 
 _SHORT_STEPS, _PROBE_STEPS = 4, 10
+LONG_S = 300.0
+"""Runs that take longer than this are worth making shorter."""
 
 
 class Runner:
@@ -61,12 +64,16 @@ class Runner:
         self._samples: dict[int, list[Samples]] = {}
         self._probes: list[Samples] = []
 
-    def calibrate_on(self, name: str) -> None:
-        """Run the schedule that costs are taken from, and messages of other sizes."""
+    def calibrate_on(self, name: str, counts: Sequence[int]) -> None:
+        """Run the schedule that costs are taken from, and messages of other sizes.
+
+        `counts` are the microbatches of each schedule that will be predicted.
+        """
         chosen = family(name)
         num_chunks = chosen.chunks or self.scenario.parallel.virtual_stages
         count = self.scenario.batch.num_microbatches
         schedule = self._generate(chosen, num_chunks, count, None)
+        self._say_how_long(lower(schedule), counts)
         runs = self._run(label(chosen.name, num_chunks, count), schedule)
         self.environment = dict(runs[0].environment)
         sent = self._take(schedule.num_stages, runs)[0].boundary_bytes.max()
@@ -143,9 +150,11 @@ class Runner:
         lowered = lower(schedule)
         workload = self._workload(lowered)
         num_steps = num_steps or self.num_steps
+        expected_s = self._expected_s(lowered, workload, num_steps)
         runs: list[Run] = []
         for attempt in range(1 + self.retries):
-            self.progress(words if not attempt else f"{words}, again: steps were disturbed")
+            again = ", again: too few steps were undisturbed" if attempt else ""
+            self.progress(f"{words}{in_words(expected_s)}{again}")
             run = execute(
                 lowered,
                 workload,
@@ -160,6 +169,19 @@ class Runner:
             if sum(len(run.undisturbed_steps) for run in runs) >= min(ENOUGH_STEPS, num_steps):
                 break
         return runs
+
+    def _expected_s(self, lowered: Schedule, workload: Workload, num_steps: int) -> float | None:
+        replicas, steps = self.scenario.parallel.data, self.warmup + num_steps
+        return expected_run_s(lowered, workload, num_replicas=replicas, num_steps=steps)
+
+    def _say_how_long(self, lowered: Schedule, counts: Sequence[int]) -> None:
+        """Say how long all runs take, as if all schedules took a microbatch as long as the first."""
+        one_s = self._expected_s(lowered, self._workload(lowered), self.num_steps)
+        if one_s is None:
+            return
+        total_s = one_s * (1 + sum(counts) / lowered.num_microbatches)
+        shorter = "; fewer schedules, steps or microbatches take less" if total_s > LONG_S else ""
+        self.progress(f"{1 + len(counts)} runs{in_words(total_s)} in all{shorter}")
 
     def _workload(self, lowered: Schedule) -> Workload:
         workload = workload_of(self.scenario, lowered, self.device, self.model)
