@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from typer.testing import CliRunner
 
+from pipesim.cli.app import app
 from pipesim.errors import ScenarioError
 from pipesim.scenario import Preset, find_preset, get_preset, list_presets, scenario_from_mapping
 
@@ -118,3 +120,19 @@ def test_lookup_forgives_case_and_underscores_and_offers_the_nearest() -> None:
         find_preset("h100-sxn")
     with pytest.raises(ScenarioError, match=r"no preset of links is named 'zzz' \(there are: pcie3-x16"):
         get_preset("links", "zzz")
+
+
+def test_the_table_is_narrow_and_cuts_no_name() -> None:
+    lines = CliRunner().invoke(app, ["presets"]).output.splitlines()
+    rows = [tuple(cell.strip() for cell in line.split("|")[1:4]) for line in lines if line.startswith("|")]
+    assert [row[:2] for row in rows[2:]] == [(preset.kind, preset.name) for preset in ALL]
+    assert max(map(len, lines)) < 140
+    figures = {name: words for _, name, words in rows}
+    assert figures["roce-100"] == "12.5 GB/s (100 Gbit/s), 90% reached"
+    assert figures["h100-sxm"] == "989 TFLOP/s bf16, 80 GB at 3350 GB/s"
+    assert figures["pcie-ethernet"] == "8 x a100-pcie-80, 1 x roce-100"
+
+
+@pytest.mark.parametrize("preset", ALL, ids=lambda preset: preset.name)
+def test_one_preset_is_shown_whole(preset: Preset) -> None:
+    assert preset.source in CliRunner().invoke(app, ["presets", preset.name]).output

@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from pipesim.cli import options, tables
-from pipesim.scenario import find_preset, list_presets
+from pipesim.scenario import Preset, find_preset, list_presets
+from pipesim.units import format_bytes_per_s, parse_bytes_per_s
+
+_SOURCE_WIDTH = 40
 
 
 def presets(
@@ -18,9 +21,37 @@ def presets(
     if as_json:
         tables.print_json([{"name": p.name, "kind": p.kind, **p.fields} for p in chosen])
         return
+    console = tables.console()
     if name is None:
-        rows = [[p.kind, p.name, p.source, p.date] for p in chosen]
-        tables.console().print(tables.plain_table("", ["kind", "name", "source", "date"], rows, left=4))
+        rows = [[p.kind, p.name, _figures(p), _short(p.source)] for p in chosen]
+        console.print(tables.plain_table("", ["kind", "name", "figures", "source"], rows, left=4))
+        console.print("`pipesim presets NAME` shows all fields of one, with the whole source and its date")
     else:
         rows = [[key, str(value)] for key, value in chosen[0].fields.items()]
-        tables.console().print(tables.plain_table(chosen[0].name, ["key", "value"], rows, left=2))
+        console.print(tables.plain_table(chosen[0].name, ["key", "value"], rows, left=2))
+
+
+def _figures(preset: Preset) -> str:
+    fields = preset.fields
+    match preset.kind:
+        case "accelerators":
+            kind = next(name for name in ("bf16", "fp16") if name in fields["peak"])
+            return f"{fields['peak'][kind]} {kind}, {fields['memory']} at {fields['memory_bandwidth']}"
+        case "links":
+            rate = format_bytes_per_s(parse_bytes_per_s(fields["bandwidth"]))
+            return f"{rate}, {fields['efficiency']:.0%} reached"
+        case "models":
+            layers, width = fields["num_hidden_layers"], fields["hidden_size"]
+            return f"{layers} layers of {width}, {fields['seq_length']} tokens"
+        case "efficiency":
+            band = fields.get("error_band")
+            return f"gemm {fields['gemm']:.0%}, " + (f"within {band:.0%}" if band else "not measured")
+        case "machines":
+            link = fields["inter_node"]
+            cards = f"{fields['nics_per_node']} x {link if isinstance(link, str) else link['name']}"
+            return f"{fields['gpus_per_node']} x {fields['accelerator']}, {cards}"
+
+
+def _short(source: str) -> str:
+    first = source.partition(";")[0]
+    return first if len(first) <= _SOURCE_WIDTH else first[: _SOURCE_WIDTH - 3].rstrip() + "..."
