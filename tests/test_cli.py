@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from pipesim import __version__
 from pipesim.cli import tables
 from pipesim.cli.app import app
-from pipesim.cli.glossary import COLUMNS
+from pipesim.cli.glossary import COLUMNS, PARTS
 from pipesim.errors import PipesimError
 from pipesim.scenario import load_scenario
 from pipesim.study import compare, simulate_scenario
@@ -123,6 +123,21 @@ def test_one_chunk_a_rank_is_said_with_numbers_that_fit():
     assert document["notes"][0].startswith("v = 1: ")
     assert "v = 1" not in pipesim(*asked, "--chunks", note[2])[1]
     assert "v = 1" not in pipesim(*asked[:2], *cut, "--schedules", "1f1b,zb-v")[1]
+
+
+def test_parts_of_the_step_have_names_that_say_of_which_rank():
+    _, out, _ = pipesim("simulate", GPT3)
+    _, _, table = out.partition("part of the step")
+    shown = [line.split("|")[1].strip() for line in table.splitlines()[2:] if line.startswith("|")]
+    names = [name for name, _ in PARTS.values()]
+    assert shown[:5] == [name for name in names if name in shown[:5]]
+    assert "idle of the busiest rank" in shown
+    assert "bubble" not in shown
+    assert "\nimbalance: what the busiest rank has to do above the mean" in out
+    assert set(PARTS) == set(json_of("simulate", GPT3)["step_breakdown"])
+    _, out, _ = pipesim("simulate", "--help")
+    for name, words in [*COLUMNS.items(), *PARTS.values()]:
+        assert re.search(f"{re.escape(name)} +{re.escape(words)}", out)
 
 
 def test_which_framework_runs_what_is_said():

@@ -136,6 +136,9 @@ def test_a_large_model_has_memory_and_an_error_band(tmp_path):
     assert "45.7 GB of its 80 GB" in sentences
     assert "does not fit in the device's memory: gpipe" in sentences
     assert ["cluster.accelerator", "a100-sxm-80, 80 GB (74.5 GiB) of memory"] in found.table("where numbers")
+    parts = {row[0] for row in found.table("Parts that add up")[1:]}
+    assert "idle of the busiest rank" in parts
+    assert parts <= {row[0] for row in found.table("Parts of the step")}
     ranks = found.table("Ranks of zb-v v2")
     assert [row[0] for row in ranks[1:]] == [str(rank) for rank in range(8)]
     assert len(found.pictures) == 6

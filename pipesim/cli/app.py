@@ -47,7 +47,7 @@ def _options(
     pass
 
 
-app.command("simulate")(simulate.simulate)
+app.command("simulate", epilog=glossary.epilog(with_parts=True))(simulate.simulate)
 app.command("compare", epilog=glossary.epilog())(compare.compare)
 app.command("accuracy")(accuracy.accuracy)
 app.command("calibrate")(calibrate.calibrate)

@@ -1,6 +1,8 @@
-"""What the columns of `compare` mean, for its help."""
+"""What columns and parts of a step mean, for help texts and reports."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 COLUMNS = {
     "v": "chunks: stages that a rank holds",
@@ -17,9 +19,35 @@ COLUMNS = {
     "synchronous": "NO: gradients arrive after later updates, see the notes below the table",
 }
 
+PARTS = {
+    "compute_s": ("computing", "of the model's layers; mean over the ranks"),
+    "overhead_s": ("overhead of layers", "fixed time beside a layer's counted work; mean over the ranks"),
+    "tensor_parallel_s": ("tensor parallel", "collectives inside layers; mean over the ranks"),
+    "other_exchanges_s": ("other exchanges", "of context and expert parallelism; mean over the ranks"),
+    "imbalance_s": ("imbalance", "what the busiest rank has to do above the mean of the ranks"),
+    "bubble_s": ("idle of the busiest rank", "its warm-up, cool-down and waiting for others to compute"),
+    "exposed_p2p_s": ("exposed p2p of the busiest rank", "its waiting for messages under way"),
+    "exposed_collective_s": ("exposed gathers of the busiest rank", "its waiting for shared-out weights"),
+    "data_parallel_s": ("gradient synchronisation, exposed", "after the last computation of all ranks"),
+    "optimizer_s": ("optimizer", "after that"),
+    "not_explained_s": ("not explained", "what a measured step time has above all other parts"),
+}
+"""Parts of the step by their keys in JSON: what tables call them, what they are."""
 
-def epilog() -> str:
+IMBALANCE = f"imbalance: {PARTS['imbalance_s'][1]}; that rank's own idle and exposed times follow"
+
+
+def part_name(key: str) -> str:
+    """Name a part of the step as tables do."""
+    return PARTS[key][0]
+
+
+def epilog(*, with_parts: bool = False) -> str:
     """Lay the words out for a help text; its first line keeps click from joining the others."""
-    width = max(map(len, COLUMNS))
-    lines = [f"{name:{width}}  {words}" for name, words in COLUMNS.items()]
-    return "\n".join(["\b", "Columns:", *lines])
+    text = _paragraph("Columns:", COLUMNS)
+    return f"{text}\n\n{_paragraph('Parts of the step:', dict(PARTS.values()))}" if with_parts else text
+
+
+def _paragraph(heading: str, meanings: Mapping[str, str]) -> str:
+    width = max(map(len, meanings))
+    return "\n".join(["\b", heading, *(f"{name:{width}}  {words}" for name, words in meanings.items())])

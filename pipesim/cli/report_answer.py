@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pipesim.cli.glossary import part_name
 from pipesim.cli.notes import framework_sentence
 from pipesim.cli.tables import amount, percent, seconds
 from pipesim.report import Choice, choose
@@ -144,8 +145,8 @@ def _ratio(one: Result, other: Result) -> float:
 def _limits(result: Result) -> str:
     """Say what its step time consists of."""
     parts = {name: float(value) for name, value in result.breakdown.items() if value and name != _UNEXPLAINED}
-    shares = {words(name): value / sum(parts.values()) for name, value in parts.items()}
-    computing = shares.pop("compute", 0.0)
+    shares = {part_name(name): value / sum(parts.values()) for name, value in parts.items()}
+    computing = shares.pop(part_name("compute_s"), 0.0)
     lost = sorted(shares.items(), key=lambda item: -item[1])[:2]
     text = f"What limits it: computing takes {percent(computing)} of the step"
     return f"{text}{''.join(f', {name} {percent(share)}' for name, share in lost)}."
@@ -160,8 +161,3 @@ def _memory(result: Result) -> str:
         return f"A device needs {amount(peak_bytes)} of memory."
     share = percent(peak_bytes / limit_bytes)
     return f"A device needs {amount(peak_bytes)} of its {amount(limit_bytes)} of memory ({share})."
-
-
-def words(part: str) -> str:
-    """Name a part of the step."""
-    return part.removesuffix("_s").replace("_", " ")

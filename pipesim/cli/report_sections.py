@@ -36,6 +36,7 @@ def sections(answer: Answer, local: Callable[[str], str]) -> list[Section]:
     meanings = Table(
         "Columns of the tables", ["column", "meaning"], list(glossary.COLUMNS.items()), numeric=False
     )
+    parts = Table("Parts of the step", ["part", "meaning"], list(glossary.PARTS.values()), numeric=False)
     return [
         Section("The answer", [headline, Lines([*sentences, *map(local, _notes([best]))])]),
         Section("All schedules", _comparison(answer, local)),
@@ -45,10 +46,11 @@ def sections(answer: Answer, local: Callable[[str], str]) -> list[Section]:
             "Where the step time goes",
             [
                 _side_by_side(tables.step_table, shown, "Parts that add up to the step time", "part"),
+                f"{glossary.IMBALANCE.capitalize()}.",
                 *(_table(tables.rank_table(result), f"Ranks of {result.label}") for result in shown),
             ],
         ),
-        Section("What was inferred and assumed", [sources, meanings]),
+        Section("What was inferred and assumed", [sources, meanings, parts]),
     ]
 
 

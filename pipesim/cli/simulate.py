@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipesim.cli import options, tables
+from pipesim.cli import glossary, options, tables
 from pipesim.cli.notes import print_notes
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
@@ -67,5 +67,6 @@ def simulate(
     console = tables.console()
     console.print(tables.summary_table(result))
     console.print(tables.step_table(result))
+    console.print(glossary.IMBALANCE)
     console.print(tables.rank_table(result))
     print_notes(console, [result])

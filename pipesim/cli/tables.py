@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from pipesim.cli.glossary import part_name
 from pipesim.study import Comparison, Goodput, Result
 
 _WIDTH = 400
@@ -136,13 +137,19 @@ def summary_table(result: Result) -> Table:
         ("nine times of ten", _optional(result.step_time_band_s, lambda b: " to ".join(map(seconds, b)))),
         ("measured step time", _optional(result.scenario.measured_step_time_s, seconds)),
         ("makespan", seconds(m.makespan_s)),
-        ("bubble ratio (idle / total)", percent(m.bubble_ratio)),
-        ("bubble overhead (idle / ideal)", percent(m.bubble_overhead)),
+        ("bubble ratio (idle / total, all ranks)", percent(m.bubble_ratio)),
+        ("bubble overhead (idle / ideal, all ranks)", percent(m.bubble_overhead)),
         ("span bubble", percent(m.span_bubble_ratio)),
         ("gradient synchronisation, exposed", seconds(m.exposed_sync_s)),
-        ("gradient synchronisation, hidden", seconds(m.hidden_sync_s)),
-        ("gathers and reductions of shards, exposed", _optional(m.exposed_collective_s or None, seconds)),
-        ("gathers and reductions of shards, hidden", _optional(m.hidden_collective_s or None, seconds)),
+        ("gradient synchronisation, hidden (rank that hides most)", seconds(m.hidden_sync_s)),
+        (
+            "gathers and reductions of shards, exposed (rank that waits longest)",
+            _optional(m.exposed_collective_s or None, seconds),
+        ),
+        (
+            "gathers and reductions of shards, hidden (rank that hides most)",
+            _optional(m.hidden_collective_s or None, seconds),
+        ),
         ("optimizer", seconds(m.optimizer_s)),
         ("tokens/s", _optional(m.tokens_per_s, lambda value: f"{value:,.0f}")),
         ("samples/s", _optional(m.samples_per_s, lambda value: f"{value:,.4g}")),
@@ -162,7 +169,7 @@ def step_table(result: Result) -> Table:
     parts = result.breakdown
     total_s = float(result.metrics.step_time_s)
     rows = [
-        [part.removesuffix("_s").replace("_", " "), seconds(value), percent(float(value) / total_s)]
+        [part_name(part), seconds(value), percent(float(value) / total_s)]
         for part, value in parts.items()
         if value
     ]

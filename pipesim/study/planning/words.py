@@ -10,7 +10,7 @@ _LOSS_WORDS = {
     "recompute_s": "recomputing",
     "communication_s": "exposed communication",
     "imbalance_s": "imbalance",
-    "bubble_s": "bubble",
+    "bubble_s": "idle of the busiest rank",
     "sync_s": "gradient synchronisation",
     "optimizer_s": "optimizer",
 }
