@@ -50,7 +50,7 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True)
 class RankMetrics:
-    """One rank of one step. `peak_memory_bytes` is None where the costs state no bytes."""
+    """One rank of one step. `peak_memory_bytes` is None where the costs state no bytes of activations."""
 
     rank: int
     busy_s: Any
@@ -258,9 +258,10 @@ def _static_bytes(schedule: Schedule, costs: CostTable) -> Array:
 
 
 def _peak_memory(schedule: Schedule, costs: CostTable) -> list[float] | None:
-    by_row = memory_by_row(schedule, costs)
-    if not by_row.any():
+    # Of gradients alone, which a calibration knows for what it takes to reduce them, nothing follows.
+    if not costs.activation_bytes.any():
         return None
+    by_row = memory_by_row(schedule, costs)
     return [float(by_row[rows].max()) for rows in _rows_by_rank(schedule)]
 
 

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -129,6 +130,17 @@ def test_without_bytes_or_tokens_there_are_no_such_numbers():
     assert metrics.fits_memory is None
     assert metrics.tokens_per_s is None
     assert metrics.mfu is None
+
+
+def test_memory_is_not_known_from_gradients_alone():
+    """As a calibration writes them: bytes that were reduced, and no activations."""
+    schedule = generate("1f1b", Shape(2, 1, 4))
+    plain = costs_of(2, 1, 1, 2)
+    costs = replace(plain, gradient_bytes=np.array([12.7e6, 6e6]), memory_limit_bytes=80e9)
+    metrics = measure(simulate(lower(schedule), costs), schedule, costs)
+    assert metrics.peak_memory_bytes is None
+    assert metrics.fits_memory is None
+    assert [rank.peak_memory_bytes for rank in metrics.ranks] == [None, None]
 
 
 def test_communication_counts_each_message_once():
