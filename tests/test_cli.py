@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -272,6 +273,35 @@ def test_schedule_check_speaks_for_frameworks(tmp_path):
     assert "Megatron reads no schedule file" in message
 
 
+def test_schedule_check_of_a_scenario_agrees_with_that_of_its_csv(tmp_path):
+    for name, answer in (
+        ("1f1b-v", "torch: no class of its own; loads the exported CSV"),
+        ("zb-auto", "torch: no class of its own; loads the exported CSV"),
+        ("dualpipe", "torch: refuses: has no dualpipe schedule"),
+        ("pipedream", "torch: refuses: has no pipedream schedule"),
+    ):
+        own = ("--set", f"schedule={name}")
+        _, out, _ = pipesim("schedule", "check", TEACHING, *own)
+        assert f"\n{answer}\n" in out
+        assert f"\nMegatron: refuses: has no {name} schedule\n" in out
+        status, _, _ = pipesim("schedule", "check", TEACHING, *own, "--framework", "torch")
+        assert status == (2 if "refuses" in answer else 0)
+        csv = tmp_path / f"{name}.csv"
+        pipesim("schedule", "export", name, "--ranks", 4, "--microbatches", 8, "-o", csv)
+        if name != "pipedream":  # in a CSV it is synchronous: torch steps the optimizer outside
+            assert pipesim("schedule", "check", csv, "--framework", "torch")[0] == status
+
+
+def test_schedule_list_and_compare_say_the_same_of_chunks():
+    _, out, _ = pipesim("schedule", "list")
+    listed = dict(re.findall(r"^\| (\S+) +\| (\d+)", out, re.M))
+    shown = {r["schedule"]: str(r["num_chunks"]) for r in json_of("compare", TEACHING)["results"]}
+    assert {"dualpipe", "chimera", "zb-v", "1f1b"} <= set(listed) & set(shown)
+    assert [listed[name] for name in listed if name in shown] == [
+        shown[name] for name in listed if name in shown
+    ]
+
+
 def test_asynchronous_schedules_are_marked_and_come_last():
     document = json_of("compare", TEACHING)
     marks = [result["synchronous"] for result in document["results"]]
@@ -284,6 +314,14 @@ def test_asynchronous_schedules_are_marked_and_come_last():
     }
     _, out, _ = pipesim("compare", TEACHING, "--schedules", "pipedream-2bw")
     assert "asynchronous: gradients up to 1 updates late, 2 weight versions" in out
+
+
+def test_what_does_not_fit_comes_after_what_does_and_each_by_step_time():
+    results = json_of("compare", GPT3, "--set", "batch.global=64")["results"]
+    order = [(r["fits_memory"] is False, not r["synchronous"], r["step_time_s"]) for r in results]
+    assert order == sorted(order)
+    assert any(late < early for (_, _, early), (_, _, late) in pairwise(order))
+    assert {fits for fits, _, _ in order} == {False, True}
 
 
 def test_weight_versions_take_memory():

@@ -23,6 +23,7 @@ from pipesim.scenario import Scenario, load_scenario
 from pipesim.scenario.loading import read_text
 from pipesim.schedules import family
 from pipesim.study import Comparison
+from pipesim.study.compare import rank_in_table
 
 _ABSOLUTE_FOLDER = r"/(?:[^\s/:;,'\"()]+/)+"
 
@@ -94,7 +95,7 @@ def _answer(asked: Scenario, comparison: Comparison) -> Answer:
             if result.label != own.label or (order is not None and result.schedule.to_csv() != order)
         ]
         results.append(own)
-    results.sort(key=lambda result: (not result.synchronous, result.metrics.step_time_s))
+    results.sort(key=rank_in_table)
     return Answer.of(replace(comparison, results=tuple(results)), own, refusal)
 
 

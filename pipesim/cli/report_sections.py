@@ -62,7 +62,9 @@ def _comparison(answer: Answer, local: Callable[[str], str]) -> list[Block]:
         for row, result in enumerate(comparison.results)
         if (words := [role for one, role in roles if one is result])
     }
-    caption = "Fastest step first, asynchronous schedules at the end"
+    caption = (
+        "Fastest step first, asynchronous schedules after the others, what does not fit in memory at the end"
+    )
     blocks: list[Block] = [_table(tables.comparison_table(comparison), caption, marks)]
     if comparison.skipped:
         rows = [[skipped.schedule, local(skipped.reason)] for skipped in comparison.skipped]

@@ -14,11 +14,12 @@ from pipesim.errors import ScheduleError
 from pipesim.files import check_outputs, write_text
 from pipesim.graph import TRANSPORTS, format_grid, lower, needed_transport, peak_in_flight
 from pipesim.scenario import Scenario, load_scenario, scenario_from_mapping
-from pipesim.schedules import Shape, families, family, generate
-from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, find_framework, verdict
+from pipesim.schedules import Family, Shape, families, family, generate
+from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, find_framework, runs_only_as_csv, verdict
 from pipesim.study import load_csv, read_csv_text, shape_of
 
 _MOST_DIGITS = 19
+_ONLY_AS_CSV = ("no class of its own; loads the exported CSV",)
 app = typer.Typer(help="Show, check and convert schedules.", no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
@@ -42,8 +43,16 @@ def list_schedules(as_json: options.AsJson = False) -> None:
     if as_json:
         tables.print_json([{"schedule": f.name, "summary": f.summary, "source": f.source} for f in known])
         return
-    rows = [[f.name, str(f.chunks or "any"), f.summary, f.source] for f in known]
+    rows = [[f.name, _chunks_words(f), f.summary, f.source] for f in known]
     tables.console().print(tables.plain_table("", ["schedule", "v", "what", "source"], rows, left=4))
+
+
+def _chunks_words(chosen: Family) -> str:
+    """Say how many stages a rank holds; with two replicas of the model, one of each."""
+    if chosen.chunks is None:
+        return "any"
+    held = chosen.chunks * chosen.num_model_replicas
+    return f"{held}" if chosen.num_model_replicas == 1 else f"{held} ({chosen.chunks} a replica)"
 
 
 @app.command()
@@ -99,13 +108,13 @@ def check(
         headline, answers = _ask_scenario(load_scenario(file, overrides or ()), asked)
     else:
         headline, answers = _ask_csv(file, asked)
-    refusals = {name: reasons for name, reasons in answers.items() if reasons}
+    refusals = {name: reasons for name, reasons in answers.items() if reasons and reasons != _ONLY_AS_CSV}
     if framework and refusals:
         raise ScheduleError(f"{file}: {asked[0]} refuses it: {'; '.join(refusals[asked[0]])}")
     console = tables.console()
     console.print(f"{file}: {headline}")
     for name, reasons in answers.items():
-        console.print(f"{name}: " + ("refuses: " + "; ".join(reasons) if reasons else "accepts"))
+        console.print(f"{name}: {'refuses: ' if name in refusals else ''}{'; '.join(reasons) or 'accepts'}")
 
 
 def _ask_csv(file: Path, asked: list[str]) -> tuple[str, dict[str, tuple[str, ...]]]:
@@ -126,6 +135,10 @@ def _ask_scenario(scenario: Scenario, asked: list[str]) -> tuple[str, dict[str, 
     shape = shape_of(scenario, chosen, options=scenario.schedule.options)
     chosen.check(shape)
     answers = {name: verdict(chosen.name, shape, name).reasons for name in asked}
+    if "torch" in asked and "torch" not in chosen.known_as:
+        costs = build_costs(scenario, num_chunks=shape.num_chunks) if chosen.needs_costs else None
+        if runs_only_as_csv(generate(chosen.name, shape, costs)):
+            answers["torch"] = _ONLY_AS_CSV
     return f"{chosen.name} is legal for {shape}", answers
 
 

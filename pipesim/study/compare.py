@@ -30,7 +30,7 @@ class Skipped:
 class Comparison:
     """Results, and what was left out.
 
-    In the order asked for; where all ran, the fastest step first and asynchronous schedules apart at the end.
+    In the order asked for; where all ran, in that of `rank_in_table`.
     """
 
     results: tuple[Result, ...]
@@ -123,13 +123,18 @@ def compare(
         reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
     if not names:
-        results.sort(key=lambda result: (not result.synchronous, result.metrics.step_time_s))
+        results.sort(key=rank_in_table)
     note = "" if chunks else one_chunk_note(scenario, open_to_chunks)
     repeats = []
     for result in results if num_repeats is not None else ():
         progress(f"{result.label}, {num_repeats} times")
         repeats.append(repeat(result, num_repeats or 0))
     return Comparison(tuple(results), tuple(skipped), tuple(repeats), note)
+
+
+def rank_in_table(result: Result) -> tuple[bool, bool, Any]:
+    """Sort key: what fits in memory first, asynchronous at the end of both, the fastest first."""
+    return result.metrics.fits_memory is False, not result.synchronous, result.metrics.step_time_s
 
 
 def _chunk_counts(fixed: int | None, asked: Sequence[int], scenario: Scenario) -> Iterable[int]:
