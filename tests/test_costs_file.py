@@ -12,6 +12,7 @@ from pipesim.costs.direct import direct_costs
 from pipesim.costs.file import read_cost_table, write_cost_table
 from pipesim.costs.network.alpha_beta import LinkCost, PointToPoint, Ring
 from pipesim.errors import ScenarioError
+from pipesim.scenario import load_scenario
 from pipesim.scenario.resolved import (
     Batch,
     DirectCosts,
@@ -209,3 +210,13 @@ def test_cost_file_lies_beside_the_scenario(tmp_path):
     ) as caught:
         build_costs(case, num_chunks=2)
     assert caught.value.key == "costs.file"
+
+
+def test_a_cost_table_given_as_a_scenario_is_recognised(tmp_path):
+    write_cost_table(full_table(), tmp_path / "costs.yaml")
+    with pytest.raises(ScenarioError) as caught:
+        load_scenario(tmp_path / "costs.yaml")
+    assert str(caught.value) == (
+        f"{tmp_path / 'costs.yaml'}: is a cost table, not a scenario; "
+        f"name it in a scenario as costs: {{file: costs.yaml}}"
+    )

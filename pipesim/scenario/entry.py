@@ -37,6 +37,12 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = (), *, uncut: boo
         One message: the file (or the override), the dotted key, what was found, what is allowed.
     """
     mapping = read_yaml_mapping(path)
+    if str(mapping.get("format")).startswith("pipesim cost table"):
+        name = Path(path).name
+        raise ScenarioError(
+            f"is a cost table, not a scenario; name it in a scenario as costs: {{file: {name}}}",
+            file=str(path),
+        )
     return scenario_from_mapping(mapping, file=str(path), overrides=overrides, uncut=uncut)
 
 
