@@ -243,5 +243,5 @@ def test_without_a_solver_or_whole_numbers_exact_says_what_it_needs(monkeypatch:
         with pytest.raises(ScheduleError, match="multiples of one 1/n s"):
             search(shape, uneven)
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
-    with pytest.raises(ScheduleError, match=r"pip install 'pipesim\[exact\]'"):
+    with pytest.raises(ScheduleError, match=r"pip install '\.\[exact\]' in pipesim's folder"):
         search(shape, uneven)

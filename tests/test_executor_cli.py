@@ -83,7 +83,7 @@ def test_what_cannot_run_is_said(arguments: list[str], words: str) -> None:
 
 def test_without_torch_one_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(PipesimError, match=r"install it with: pip install 'pipesim\[torch\]'"):
+    with pytest.raises(PipesimError, match=r"install it with: pip install '\.\[torch\]' in pipesim's folder"):
         pipesim(TEACHING, "--device", "emulated")
 
 

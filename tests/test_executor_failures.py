@@ -208,7 +208,9 @@ def test_what_cannot_run_is_refused_before_anything_starts(monkeypatch: pytest.M
     with pytest.raises(ScheduleError, match="W, which its I calls for"):
         execute(dropped.select(np.arange(len(dropped.op)) != first_w), mlp)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ExecutionError, match=r"install it with: pip install 'pipesim\[torch\]'$"):
+    with pytest.raises(
+        ExecutionError, match=r"install it with: pip install '\.\[torch\]' in pipesim's folder$"
+    ):
         execute(SCHEDULE, mlp)
 
 

@@ -353,7 +353,7 @@ def test_parquet_holds_what_csv_holds(tmp_path):
 
 def test_without_pyarrow_parquet_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ScenarioError, match=r"pipesim\[parquet\]"):
+    with pytest.raises(ScenarioError, match=r"pip install '\.\[parquet\]'"):
         run_sweep(Sweep(DIRECT, AXES), tmp_path / "out.parquet")
     assert list(tmp_path.iterdir()) == []
 

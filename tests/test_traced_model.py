@@ -344,7 +344,9 @@ def test_one_message_says_what_is_wrong(model, keys, words, capfd):
 def test_without_torch_the_message_names_the_extra(monkeypatch):
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else real(name))
-    with pytest.raises(ScenarioError, match=r"model\.torch: needs torch.*pip install 'pipesim\[torch\]'"):
+    with pytest.raises(
+        ScenarioError, match=r"model\.torch: needs torch.*pip install '\.\[torch\]' in pipesim's folder"
+    ):
         build_costs(scenario_of("linear"), num_chunks=1)
 
 

@@ -73,7 +73,7 @@ def traced_split(scenario: Scenario, num_stages: int) -> tuple[int, ...]:
 def _require_torch(scenario: Scenario) -> None:
     if importlib.util.find_spec("torch") is None:
         raise ScenarioError(
-            "needs torch, which is not installed; install it with: pip install 'pipesim[torch]'",
+            "needs torch, which is not installed: pip install '.[torch]' in pipesim's folder",
             file=scenario.file,
             key="model.torch",
         )

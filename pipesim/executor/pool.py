@@ -16,7 +16,7 @@ from typing import IO
 from pipesim.errors import ExecutionError
 from pipesim.executor.job import Job, RankResult
 
-INSTALL = "pip install 'pipesim[torch]'"
+INSTALL = "pip install '.[torch]' in pipesim's folder"
 _START_S = 25.0
 _LAST_LINES = 5
 

@@ -69,7 +69,7 @@ def search(shape: Shape, costs: CostTable) -> AutoResult:
         With options ``placement`` ("loop", "wave" or "any", the default), ``max_in_flight`` (microbatches on
         a rank's stages, one number or one a rank; by default what fits in `costs.memory_limit_bytes`),
         ``seed``, ``budget`` (actions timed) and ``exact`` (a solver goes on from what was found, for small
-        shapes; needs ``pipesim[exact]``).
+        shapes; needs the extra ``exact``).
     costs : CostTable
         Of the shape's stages.
 
@@ -110,7 +110,9 @@ def _solved(problem: Problem, word: Word, bound: float) -> tuple[Word, float]:
     try:
         optimum = solve(problem, budget=SOLVER_BUDGET, hint=word)
     except ImportError:
-        raise ScheduleError("auto: exact needs a solver; pip install 'pipesim[exact]'") from None
+        raise ScheduleError(
+            "auto: exact needs a solver; pip install '.[exact]' in pipesim's folder"
+        ) from None
     except ValueError as error:
         raise ScheduleError(f"auto: exact: {error}") from None
     # The solver's costs split every backward, so its bound says nothing where a full B is shorter.

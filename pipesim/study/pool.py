@@ -191,7 +191,7 @@ def dask_executor(address: str) -> Iterator[Executor]:
     try:
         distributed: Any = importlib.import_module("distributed")
     except ImportError:
-        raise ScenarioError("needs Dask: pip install 'pipesim[dask]'", key="--dask") from None
+        raise ScenarioError("needs Dask: pip install '.[dask]' in pipesim's folder", key="--dask") from None
     if not address.rpartition(":")[2].isdecimal():
         words = "HOST:PORT is needed, such as tcp://host:8786"
         raise ScenarioError(f"no Dask scheduler at {address}: {words}", key="--dask")

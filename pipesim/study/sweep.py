@@ -210,7 +210,7 @@ def check_table_format(path: Path) -> None:
             importlib.import_module("pyarrow")
         except ImportError:
             raise ScenarioError(
-                "Parquet needs pyarrow: pip install 'pipesim[parquet]'", file=str(path)
+                "Parquet needs pyarrow: pip install '.[parquet]' in pipesim's folder", file=str(path)
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""The optimum of small problems, proven by a constraint solver (``pip install pipesim[exact]``)."""
+"""The optimum of small problems, proven by a constraint solver (the extra ``exact``)."""
 
 from __future__ import annotations
 
