@@ -118,7 +118,7 @@ def _allowed(hint: Any) -> Iterator[str]:
         for argument in arguments:
             yield from _allowed(argument)
     elif hint is not type(None):
-        plain = {bool: "true, false", str: "text", int: "whole number", LayerSplit: "as it says"}
+        plain = {bool: "true, false", str: "text", int: "whole number", LayerSplit: "even, balanced, list"}
         yield plain[hint]
 
 

@@ -447,7 +447,7 @@ class AnyScenarioKeys(Keys):
     )
     costs: CostKeys | None = Field(None, description="stated times, in place of model and cluster")
     layers: Annotated[LayerSplit | None, PlainValidator(_layer_split)] = Field(
-        None, description="even, balanced, or a list with the layers of each stage; even by default"
+        None, description="how layers fall to stages; a list has those of each stage; even by default"
     )
     recompute: Literal["none", "selective", "full"] | None = Field(
         None, description="activations that the backward computes anew; none by default"
