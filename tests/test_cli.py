@@ -117,7 +117,9 @@ def test_one_chunk_a_rank_is_said_with_numbers_that_fit():
     cut = ("--set", "parallel.virtual_stages=1", "--set", "schedule=1f1b")
     asked = ("compare", LLAMA70, *cut, "--schedules", "1f1b,interleaved-1f1b,gis")
     _, out, _ = pipesim(*asked)
-    note = re.search(r"note: v = 1: (.*); interleaved-1f1b then equals 1f1b; try --chunks ([\d,]+)", out)
+    note = re.search(
+        r"note: v = 1: (.*); interleaved-1f1b then takes as long as 1f1b; try --chunks ([\d,]+)", out
+    )
     assert note[1] == "interleaved-1f1b, gis ran with one chunk a rank, so without interleaving"
     assert note[2] == "2,5,10"  # of 80 layers on 4 ranks
     document = json_of(*asked)

@@ -29,7 +29,7 @@ def one_chunk_note(scenario: Scenario, labels: Sequence[str]) -> str:
     counts = advised_counts(scenario)
     if not labels or not counts:
         return ""
-    equal = "; interleaved-1f1b then equals 1f1b" if "interleaved-1f1b" in labels else ""
+    equal = "; interleaved-1f1b then takes as long as 1f1b" if "interleaved-1f1b" in labels else ""
     return (
         f"v = 1: {', '.join(labels)} ran with one chunk a rank, so without interleaving{equal}; "
         f"try --chunks {','.join(map(str, counts))}"
