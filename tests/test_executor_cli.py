@@ -59,7 +59,7 @@ def test_the_scenarios_transformer_on_cpus_and_the_table(tmp_path: Path) -> None
     scenario = tmp_path / "small.yaml"
     scenario.write_text(MODEL)
     text = pipesim(str(scenario), "--device", "cpu", "--steps", "2", "-o", str(tmp_path / "run.json"))
-    for words in ("zb-h1", "step time, median", "disturbed and set aside", "peak activations"):
+    for words in ("zb-h1", "step time, median", "disturbed, set aside", "peak activations"):
         assert words in text
     run = read_run(tmp_path / "run.json")
     assert (run.losses < 10).all()
@@ -93,3 +93,18 @@ def test_nothing_but_a_run_imports_torch() -> None:
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_where_every_step_was_disturbed_all_count(capsys: pytest.CaptureFixture[str]) -> None:
+    from pipesim.cli.execute import _print
+
+    document = json.loads(pipesim(TEACHING, "--device", "emulated", *SHORT, "--json"))
+    for disturbed, words in ((2, "| 2, 2, 0 |"), (1, "| 2, 1, 1 |")):
+        capsys.readouterr()
+        _print(document | {"num_disturbed_steps": disturbed}, "teaching", None)
+        lines = capsys.readouterr().out.splitlines()
+        line = next(line for line in lines if "steps, disturbed, set aside" in line)
+        assert " ".join(line.split()).endswith(words)
+        assert any("every step was disturbed, so all are counted" in line for line in lines) == (
+            disturbed == 2
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,9 +174,26 @@ def test_what_the_verb_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "tiny: cpu, calibrated on gpipe m8" in lines[0]
     assert any(line.startswith("| 1f1b m8   |") and "+0.00 %" in line for line in lines)
     assert any(line.startswith("| 1f1b m8 ! |") and "3 of 4" in line for line in lines)
-    assert "over 1 predicted runs, median (largest): step time 0.00 (0.00) %" in result.stdout
-    assert "warning: 1 runs, marked !" in result.stdout
+    assert "warning: 1 schedules, marked !" in result.stdout
+    assert lines[-1].startswith("verdict: over 1 of 2 predicted schedules, median (largest) error: ")
+    assert "step time 0.00 (0.00) %" in lines[-1]
     assert "skipped: dualpipe m4: too few" in result.stdout
+
+
+def test_a_busy_machine_gives_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    from pipesim.cli.validate import _print
+
+    lost = row_of(num_steps=4, disturbed=(0, 1, 2, 3), num_runs=3)
+    base = replace(lost, calibrated_on=True)
+    _print(Validation("emulated", "gpipe m8", (base, lost), (), {}, {}), "busy")
+    lines = capsys.readouterr().out.splitlines()
+    assert any("12 of 12 in 3 runs" in line for line in lines)
+    assert lines[-1] == (
+        "no conclusion: other work disturbed 12 of 12 steps; "
+        "run again on an idle machine, or on one with more cores"
+    )
+    _print(Validation("emulated", "gpipe m8", (base,), (), {}, {}), "alone")
+    assert capsys.readouterr().out.splitlines()[-1].startswith("no conclusion: only the schedule")
 
 
 def test_bad_input() -> None:
@@ -190,12 +208,12 @@ def test_bad_input() -> None:
 FIVE_MS = {"forward_s": 0.005, "backward_s": 0.01}
 
 
-def row_of(change: Callable[[float], float] = lambda second: second, **run: Any) -> Row:
+def row_of(change: Callable[[float], float] = lambda second: second, *, num_runs: int = 1, **run: Any) -> Row:
     """Measured under known costs, predicted under costs that are off."""
     schedule = generate("1f1b", Shape(4, 1, 8))
     costs = costs_of(4, number=float, p2p_latency_s=1e-3, **FIVE_MS)
     predicted = costs_of(4, number=float, p2p_latency_s=1e-3, **{k: change(v) for k, v in FIVE_MS.items()})
-    return make_row([run_of(schedule, costs, **run)], predicted)
+    return make_row([run_of(schedule, costs, **run)] * num_runs, predicted)
 
 
 def test_a_right_model_has_no_errors() -> None:

@@ -40,7 +40,7 @@ def _print(console: Console, evidence: dict[str, Any]) -> None:
         for stage, of_stage in stages.items()
     ]
     columns = ["operation", "stage", "median", "10th percentile", "90th percentile", "samples"]
-    title = f"{evidence['steps_used']} steps, {evidence['steps_disturbed']} disturbed and set aside"
+    title = f"{evidence['steps_used']} steps used, {evidence['steps_disturbed']} disturbed"
     console.print(tables.plain_table(title, columns, operations, left=2))
     rows = [
         [words, f"{group['bytes']:.0f}", *_spread(group), tables.seconds(group["residual_s"])]

@@ -60,7 +60,8 @@ def _print(document: dict[str, Any], name: str, output: Path | None) -> None:
     console = tables.console()
     times = np.array(document["step_times_s"])
     low, high = np.percentile(times, (10, 90))
-    set_aside = document["num_disturbed_steps"]
+    disturbed = document["num_disturbed_steps"]
+    set_aside = disturbed if disturbed < document["num_steps"] else 0
     lines = [
         ("schedule", document["schedule"]),
         (
@@ -69,7 +70,7 @@ def _print(document: dict[str, Any], name: str, output: Path | None) -> None:
         ),
         ("data-parallel replicas", str(document["num_replicas"])),
         ("device", document["device"]),
-        ("steps, of which disturbed and set aside", f"{document['num_steps']}, {set_aside}"),
+        ("steps, disturbed, set aside", f"{document['num_steps']}, {disturbed}, {set_aside}"),
         ("step time, median", tables.seconds(document["step_time_s"])),
         ("step time, 10th to 90th percentile", f"{tables.seconds(low)} to {tables.seconds(high)}"),
         ("makespan", tables.seconds(document["makespan_s"])),
@@ -89,7 +90,9 @@ def _print(document: dict[str, Any], name: str, output: Path | None) -> None:
     console.print(
         tables.plain_table("", ["rank", "busy", "idle", "waited for input", "peak activations"], rows)
     )
-    if set_aside == document["num_steps"]:
-        console.print("warning: other work on this machine disturbed every step; none could be set aside")
+    if disturbed and not set_aside:
+        console.print(
+            "warning: every step was disturbed, so all are counted; they say little of a quiet machine"
+        )
     if output is not None:
         console.print(f"{output}: {document['num_steps']} steps on {document['environment']['processor']}")

@@ -89,11 +89,6 @@ def _print(found: Validation, name: str) -> None:
         tables.plain_table("", ["schedule", "rank", "idle, measured", "predicted", "difference"], ranks)
     )
     summary = found.summary()
-    if summary["num_rows"]:
-        console.print(
-            f"over {summary['num_rows']} predicted runs, median (largest): step time "
-            f"{_both(summary, 'step_time_error')} %, bubble ratio {_both(summary, 'bubble_error')} points"
-        )
     for words, key in (
         ("one stage a rank", "replay_error_one_stage"),
         ("more stages a rank", "replay_error_more_stages"),
@@ -102,14 +97,36 @@ def _print(found: Validation, name: str) -> None:
             console.print(f"replay error with {words}, median (largest): {_both(summary, key)} %")
     if summary["num_disturbed_rows"]:
         console.print(
-            f"warning: {summary['num_disturbed_rows']} runs, marked !, had too few steps that other work on "
-            f"this machine left alone; they are not counted"
+            f"warning: {summary['num_disturbed_rows']} schedules, marked !, had too few steps that other "
+            f"work on this machine left alone, after {max(row.num_runs for row in found.rows)} runs; "
+            f"they are not counted"
         )
     for stages, calibration in found.calibrations.items():
         for note in dict.fromkeys(calibration.notes):
             console.print(f"note: costs of {stages} stages: {note}")
     for skipped in found.skipped:
         console.print(f"skipped: {skipped.schedule}: {skipped.reason}")
+    console.print(_verdict(found))
+
+
+def _verdict(found: Validation) -> str:
+    """Say in one line how far predictions are off, or why nobody can tell."""
+    summary = found.summary()
+    predicted = [row for row in found.rows if not row.calibrated_on]
+    if summary["num_rows"]:
+        return (
+            f"verdict: over {summary['num_rows']} of {len(predicted)} predicted schedules, median (largest) "
+            f"error: step time {_both(summary, 'step_time_error')} %, "
+            f"bubble ratio {_both(summary, 'bubble_error')} points"
+        )
+    if not predicted:
+        return "no conclusion: only the schedule that was calibrated on was run"
+    disturbed = sum(row.num_disturbed_steps for row in predicted)
+    num_steps = sum(row.num_steps for row in predicted)
+    return (
+        f"no conclusion: other work disturbed {disturbed} of {num_steps} steps; "
+        f"run again on an idle machine, or on one with more cores"
+    )
 
 
 def _line(row: Row) -> list[str]:
@@ -124,7 +141,8 @@ def _line(row: Row) -> list[str]:
         tables.percent(row.predicted_bubble_ratio),
         f"{100 * row.bubble_error:+.2f} pp",
         f"{100 * row.replay_error:+.2f} %",
-        f"{row.num_disturbed_steps} of {row.num_steps}",
+        f"{row.num_disturbed_steps} of {row.num_steps}"
+        + (f" in {row.num_runs} runs" if row.num_runs > 1 else ""),
     ]
 
 

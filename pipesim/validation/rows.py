@@ -35,8 +35,9 @@ class Row:
         Most stages of one rank: of two model replicas it counts both.
     calibrated_on : bool
         The costs come from this very run.
-    num_steps, num_disturbed_steps : int
-        Steps run, and those set aside because other work on the machine got in the way.
+    num_runs, num_steps, num_disturbed_steps : int
+        Runs, as one with too few undisturbed steps is repeated; the steps of all of them, and those set
+        aside because other work on the machine got in the way.
     disturbed : bool
         Fewer than `ENOUGH_STEPS` were left; the numbers are of all steps and mean little.
     measured_step_time_s, p10_step_time_s, p90_step_time_s : float
@@ -60,6 +61,7 @@ class Row:
     num_microbatches: int
     stages_per_rank: int
     calibrated_on: bool
+    num_runs: int
     num_steps: int
     num_disturbed_steps: int
     disturbed: bool
@@ -134,6 +136,7 @@ def make_row(runs: Sequence[Run], costs: CostTable, *, calibrated_on: bool = Fal
         num_microbatches=lowered.num_microbatches,
         stages_per_rank=max(len(lowered.stages_of(rank)) for rank in range(lowered.num_ranks)),
         calibrated_on=calibrated_on,
+        num_runs=len(runs),
         num_steps=sum(run.num_steps for run in runs),
         num_disturbed_steps=sum(int(run.disturbed.sum()) for run in runs),
         disturbed=disturbed,
