@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -141,3 +143,17 @@ def test_how_long_a_run_takes_is_known_before(monkeypatch: pytest.MonkeyPatch) -
         ", about 100 s",
         ", about 10 min",
     )
+
+
+def test_a_call_that_sends_much_may_stand_longer() -> None:
+    """While it stands, gloo moves another message of that size."""
+    from pipesim.executor.device import EmulatedDevice
+
+    send: Any = SimpleNamespace(row=0, peer=1, microbatch=0)
+    for message_bytes, disturbed in ((0, True), (4 << 10, True), (1 << 30, False)):
+        device = EmulatedDevice([0.0], message_bytes)
+        device.begin_step()
+        device.before(send)
+        time.sleep(0.005)
+        device.after(send)
+        assert device.end_step()[1] is disturbed

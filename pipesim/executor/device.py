@@ -21,6 +21,9 @@ UNDISTURBED_CPU_SHARE = 0.97
 """Least share of a step's compute time that the rank's thread must have had a core for."""
 UNDISTURBED_LATENESS_NS = 1_000_000
 """Most that the emulated device may wake up too late, or a call that sends may be kept from its core."""
+STANDING_NS_PER_BYTE = 1
+"""A call that sends may stand this much longer for each byte of a message: it waits while gloo's own thread moves
+one on the same connection."""
 ARRIVED_BEFORE_NS = 200_000
 """A wait shorter than this found its message there: gloo takes 10 to 170 us to hand it over."""
 
@@ -149,9 +152,12 @@ class EmulatedDevice(CpuDevice):
     ----------
     row_s : sequence of float
         Seconds of each row of the rank's program; both rows of an overlapped pair hold the pair's.
+    message_bytes : int
+        Largest message of the run.
     """
 
-    def __init__(self, row_s: Sequence[float]) -> None:
+    def __init__(self, row_s: Sequence[float], message_bytes: int = 0) -> None:
+        self._may_stand_ns = UNDISTURBED_LATENESS_NS + STANDING_NS_PER_BYTE * message_bytes
         self._row_ns = [round(seconds * 1e9) for seconds in row_s]
         super().__init__(len(row_s))
 
@@ -198,7 +204,7 @@ class EmulatedDevice(CpuDevice):
         """Give the record; disturbed if the process woke up late, or stood still in a transfer's call."""
         columns = {name: np.array(values, np.int64) for name, values in self._record.items()}
         standing = (columns["own"] - columns["cpu"])[self._is_transfer].max(initial=0)
-        return columns, bool(max(self._latest_wake, standing) > UNDISTURBED_LATENESS_NS)
+        return columns, bool(self._latest_wake > UNDISTURBED_LATENESS_NS or standing > self._may_stand_ns)
 
 
 class CudaDevice:

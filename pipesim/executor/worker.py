@@ -225,7 +225,7 @@ def _device(job: Job, rank: int, local_index: int) -> Device:
     rows = job.schedule.rows_of(rank)
     num_rows = rows.stop - rows.start
     if isinstance(job.workload, EmulatedWorkload):
-        return EmulatedDevice(job.workload.row_s[rows])
+        return EmulatedDevice(job.workload.row_s[rows], max(job.workload.boundary_bytes))
     if job.device == "cuda":
         if local_index >= torch.cuda.device_count():
             raise ExecutionError(
