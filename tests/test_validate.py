@@ -138,7 +138,10 @@ def test_the_verb(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [*asked, "--json", "--plot", str(picture)])
     assert result.exit_code == 0, result.output
     said = result.stderr.splitlines()
-    assert said[:2] == ["running: 3 runs, about 1 s in all", "running: gpipe m2, about 1 s"]
+    assert said[:2] == [
+        "running: 3 runs, about 1 s in all, up to 3 times that where steps are disturbed",
+        "running: gpipe m2, about 1 s",
+    ]
     assert "running: 1f1b m2, about 1 s" in said
     found = json.loads(result.stdout)
     assert (found["device"], found["calibrated_on"]) == ("emulated", "gpipe m2")

@@ -22,8 +22,8 @@ UNDISTURBED_CPU_SHARE = 0.97
 UNDISTURBED_LATENESS_NS = 1_000_000
 """Most that the emulated device may wake up too late, or a call that sends may be kept from its core."""
 STANDING_NS_PER_BYTE = 1
-"""A call that sends may stand this much longer for each byte of a message: it waits while gloo's own thread moves
-one on the same connection."""
+"""A call that sends may stand this much longer for each byte of a message: it waits while gloo's own thread
+moves one on the same connection."""
 ARRIVED_BEFORE_NS = 200_000
 """A wait shorter than this found its message there: gloo takes 10 to 170 us to hand it over."""
 

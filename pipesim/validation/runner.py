@@ -181,7 +181,10 @@ class Runner:
             return
         total_s = one_s * (1 + sum(counts) / lowered.num_microbatches)
         shorter = "; fewer schedules, steps or microbatches take less" if total_s > LONG_S else ""
-        self.progress(f"{1 + len(counts)} runs{in_words(total_s)} in all{shorter}")
+        self.progress(
+            f"{1 + len(counts)} runs{in_words(total_s)} in all, up to {1 + self.retries} times that where "
+            f"steps are disturbed{shorter}"
+        )
 
     def _workload(self, lowered: Schedule) -> Workload:
         workload = workload_of(self.scenario, lowered, self.device, self.model)
