@@ -69,5 +69,5 @@ def test_what_kills_the_workers_of_a_cluster_is_lost_alone():
 
 def test_without_dask_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ScenarioError, match=r"pipesim\[dask\]"), dask_executor("tcp://127.0.0.1:1"):
+    with pytest.raises(ScenarioError, match=r"pip install .\.\[dask\]"), dask_executor("tcp://127.0.0.1:1"):
         pass
