@@ -2,9 +2,8 @@
 
 Devices are numbered along the axes of the rank order (Megatron-LM's default: tensor fastest, then context,
 data, pipeline), node after node, and each has a port of its own inside its node; network cards may be fewer.
-Layers with experts are
-laid out anew: an expert-parallel group takes its place in the order among the devices that are data- and
-context-parallel replicas for other layers.
+Layers with experts are laid out anew: an expert-parallel group takes its place in the order among the devices
+that are data- and context-parallel replicas for other layers.
 """
 
 from __future__ import annotations
