@@ -31,21 +31,21 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipesim.actions import Op, Schedule
 from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
-from pipesim.engine import simulate
 from pipesim.errors import ScheduleError
-from pipesim.evaluate import evaluate
 from pipesim.executor import RankPool, Run, TransformerWorkload
 from pipesim.executor.assemble import assemble
 from pipesim.executor.job import Job, RankResult
 from pipesim.executor.lanes import green_streams, run_in_lanes
 from pipesim.executor.models import build_model, build_stage, sample
-from pipesim.graph import dependencies, lower
+from pipesim.ir import dependencies, lower
+from pipesim.ir.actions import Op, Schedule
 from pipesim.metrics import measure
 from pipesim.scenario.resolved import DirectCosts, Transformer
 from pipesim.schedules import Shape, family, generate
+from pipesim.timing.engine import simulate
+from pipesim.timing.longest_path import evaluate
 
 SCHEDULES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "zb-v", "dualpipe-v")
 CALIBRATE = {1: ("gpipe", "zb-h1"), 2: ("looped-bfs", "zb-v")}

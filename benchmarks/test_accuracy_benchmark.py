@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipesim.accuracy import SETS, Predictor, judge
+from pipesim.evidence.published import SETS, Predictor, judge
 
 LIMIT_S = 30
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from pipesim.schedules import Shape
-from pipesim.schedules._search.bounds import lower_bound_s
-from pipesim.schedules._search.exact import solve
-from pipesim.schedules._search.search import Search
 from pipesim.schedules.auto import search
+from pipesim.search.local_search import Search
+from pipesim.search.lower_bound import lower_bound_s
+from pipesim.search.solver import solve
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

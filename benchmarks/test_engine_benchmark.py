@@ -11,11 +11,11 @@ import pytest
 import simpy
 from helpers import costs_of, longest_path, makespan
 
-from pipesim.actions import Schedule
 from pipesim.costs import CostTable
-from pipesim.engine import simulate
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Schedule
 from pipesim.schedules import Shape, generate
+from pipesim.timing.engine import simulate
 
 MOST_TIMES_A_BARE_LOOP = 4
 ROUNDS = 7

@@ -15,12 +15,12 @@ import pytest
 
 from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
-from pipesim.engine import simulate
-from pipesim.evaluate import PreparedSchedule
-from pipesim.evaluate.prepared import compile_seconds
-from pipesim.graph import lower
+from pipesim.ir import lower
 from pipesim.scenario.resolved import DirectCosts
 from pipesim.schedules import Shape, generate
+from pipesim.timing.engine import simulate
+from pipesim.timing.longest_path import PreparedSchedule
+from pipesim.timing.longest_path.prepared import compile_seconds
 
 
 def unit_costs(num_ranks: int, num_chunks: int) -> CostTable:
@@ -73,7 +73,7 @@ def test_generating_and_timing_p64_m512(benchmark: Any, name: str, num_chunks: i
 
 
 def test_compilation_is_paid_once(benchmark: Any, tmp_path: Path) -> None:
-    code = "from pipesim.evaluate.prepared import compile_seconds; print(compile_seconds())"
+    code = "from pipesim.timing.longest_path.prepared import compile_seconds; print(compile_seconds())"
 
     def in_new_process() -> float:
         environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
@@ -91,7 +91,7 @@ def test_compilation_is_paid_once(benchmark: Any, tmp_path: Path) -> None:
 LARGE = """
 import json, resource, sys, time
 from pipesim.costs.direct import direct_costs
-from pipesim.evaluate import PreparedSchedule
+from pipesim.timing.longest_path import PreparedSchedule
 from pipesim.scenario.resolved import DirectCosts
 from pipesim.schedules import Shape, generate
 p, m = int(sys.argv[1]), int(sys.argv[2])

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import simpy
 
-from pipesim.actions import Schedule
 from pipesim.costs import CostTable, build_costs
 from pipesim.costs.network.fabric import Flow
-from pipesim.engine import simulate
-from pipesim.engine.clock import Clock
-from pipesim.engine.network import Network, Stream
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Schedule
 from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
+from pipesim.timing.engine import simulate
+from pipesim.timing.engine.clock import Clock
+from pipesim.timing.engine.network import Network, Stream
 
 RANKS, REPLICAS, TENSOR, MICROBATCHES = 16, 8, 8, 128
 MOST_TIMES_A_BARE_LOOP = 12

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from pipesim.executor import RankPool, TransformerWorkload
 from pipesim.executor.job import Job
-from pipesim.graph import lower
+from pipesim.ir import lower
 from pipesim.scenario.resolved import Transformer
 from pipesim.schedules import Shape, generate
 

@@ -22,10 +22,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pipesim.evidence.validation import Row, summary_of, validate
 from pipesim.executor import RankPool
 from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import families
-from pipesim.validation import Row, summary_of, validate
 
 RESULTS = Path(__file__).parent / "results"
 SCHEDULES = tuple(name for name, one in families().items() if one.synchronous)

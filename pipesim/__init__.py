@@ -9,22 +9,22 @@ import importlib
 from typing import Any
 
 _HOMES = {
-    "Action": "pipesim.actions",
+    "Action": "pipesim.ir.actions",
     "CostTable": "pipesim.costs",
-    "Op": "pipesim.actions",
+    "Op": "pipesim.ir.actions",
     "PipesimError": "pipesim.errors",
-    "Schedule": "pipesim.actions",
+    "Schedule": "pipesim.ir.actions",
     "Shape": "pipesim.schedules",
-    "Timeline": "pipesim.timeline",
+    "Timeline": "pipesim.ir.timeline",
     "build_costs": "pipesim.costs",
-    "compare": "pipesim.study",
+    "compare": "pipesim.questions",
     "generate": "pipesim.schedules",
     "load_scenario": "pipesim.scenario",
-    "lower": "pipesim.graph",
+    "lower": "pipesim.ir",
     "measure": "pipesim.metrics",
     "scenario_from_mapping": "pipesim.scenario",
-    "simulate": "pipesim.engine",
-    "simulate_scenario": "pipesim.study",
+    "simulate": "pipesim.timing.engine",
+    "simulate_scenario": "pipesim.questions",
 }
 __all__ = sorted(_HOMES)
 __version__ = "0.1.0"

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import REDUCTIONS, Op, Schedule
 from pipesim.costs import CostTable
 from pipesim.costs.rows import exchange_s, held_bytes
-from pipesim.graph import NONE, Dependencies, dependencies, held, peak_in_flight
-from pipesim.timeline import Timeline
+from pipesim.ir import NONE, Dependencies, dependencies, held, peak_in_flight
+from pipesim.ir.actions import REDUCTIONS, Op, Schedule
+from pipesim.ir.timeline import Timeline
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from pipesim.actions import Op, Schedule
 from pipesim.executor.job import Job, RankResult
 from pipesim.executor.models import build_model, build_stage, sample
+from pipesim.ir.actions import Op, Schedule
 from pipesim.scenario.resolved import Transformer
 
 DEFERRED = (nn.Linear, nn.Conv2d)

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from fractions import Fraction
 from random import Random
 
-from pipesim.actions import Action, Op, Schedule, overlap
 from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
 from pipesim.costs.rows import row_delays, row_durations
-from pipesim.evaluate import Spans, evaluate
-from pipesim.graph import dependencies
+from pipesim.ir import dependencies
+from pipesim.ir.actions import Action, Op, Schedule, overlap
+from pipesim.ir.timeline import Timeline
 from pipesim.scenario.resolved import DirectCosts
-from pipesim.timeline import Timeline
+from pipesim.timing.longest_path import Spans, evaluate
 
 
 def schedule_of(*orders: str) -> Schedule:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pipesim.errors import ScenarioError
+from pipesim.importers.writing import scenario_text
 from pipesim.scenario import Scenario, load_scenario
-from pipesim.scenario.readers.writing import scenario_text
 
 DATA = Path(__file__).parent / "data" / "imports"
 

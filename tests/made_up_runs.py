@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipesim.actions import SENDS, Op, Schedule
 from pipesim.costs import CostTable
 from pipesim.costs.host import HostCost
-from pipesim.engine import simulate
 from pipesim.executor import Run
 from pipesim.executor.run import timeline_of
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import SENDS, Op, Schedule
+from pipesim.timing.engine import simulate
 
 
 def run_of(

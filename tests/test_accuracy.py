@@ -10,11 +10,11 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from pipesim.accuracy import SETS, Predictor, halves, judge, published_set, resolved, usable
 from pipesim.cli.app import app
 from pipesim.errors import ScenarioError
+from pipesim.evidence.published import SETS, Predictor, halves, judge, published_set, resolved, usable
+from pipesim.questions import simulate_scenario
 from pipesim.scenario import load_scenario
-from pipesim.study import simulate_scenario
 
 STEP_SETS = [one for one in SETS.values() if one.quantity == "step_time_s"]
 

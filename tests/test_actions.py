@@ -6,7 +6,8 @@ from helpers import random_schedule, schedule_of, texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim.actions import (
+from pipesim.errors import ScheduleError
+from pipesim.ir.actions import (
     Action,
     Op,
     Schedule,
@@ -16,7 +17,6 @@ from pipesim.actions import (
     overlap,
     weight_gradient,
 )
-from pipesim.errors import ScheduleError
 
 NUMBERS = st.integers(0, 999_999_999)
 WITH_MICROBATCH = [Op.F, Op.B, Op.I, Op.W, Op.SEND_F, Op.RECV_F, Op.SEND_B, Op.RECV_B]

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from helpers import costs_of
 
-from pipesim.actions import Op, Schedule
 from pipesim.costs import CostTable
 from pipesim.costs.host import HostCost
 from pipesim.errors import InfeasibleError, PipesimError, ScheduleError
-from pipesim.evaluate import PreparedSchedule
-from pipesim.graph import held, peak_in_flight, validate
+from pipesim.ir import held, peak_in_flight, validate
+from pipesim.ir.actions import Op, Schedule
 from pipesim.schedules import Shape, families, generate
 from pipesim.schedules.auto import AutoResult, lower_bound_of, search
+from pipesim.timing.longest_path import PreparedSchedule
 
 SMALL_BUDGET = 2_000_000
 

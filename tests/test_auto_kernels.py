@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 from helpers import costs_of
 
-from pipesim.actions import Schedule
 from pipesim.costs import CostTable
 from pipesim.errors import ScheduleError
-from pipesim.evaluate import PreparedSchedule
-from pipesim.evaluate.listing import list_word
-from pipesim.evaluate.moves import improve_word
-from pipesim.evaluate.words import fits, latest_starts, new_scratch, time_word
-from pipesim.graph import peak_in_flight, validate
+from pipesim.ir import peak_in_flight, validate
+from pipesim.ir.actions import Schedule
 from pipesim.schedules import Shape, families, generate
-from pipesim.schedules._search import priorities
-from pipesim.schedules._search.bounds import lower_bound_s
-from pipesim.schedules._search.exact import solve
-from pipesim.schedules._search.named import placement_of
-from pipesim.schedules._search.problem import MemoryLimit, Problem
-from pipesim.schedules._search.search import Search
+from pipesim.schedules._named import placement_of
+from pipesim.search import priorities
+from pipesim.search.listing import list_word
+from pipesim.search.local_search import Search
+from pipesim.search.lower_bound import lower_bound_s
+from pipesim.search.moves import improve_word
+from pipesim.search.problem import MemoryLimit, Problem
+from pipesim.search.solver import solve
+from pipesim.search.words import fits, latest_starts, new_scratch, time_word
+from pipesim.timing.longest_path import PreparedSchedule
 
 
 def tenths_costs(rng: np.random.Generator, num_stages: int) -> CostTable:

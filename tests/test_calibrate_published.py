@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from pipesim.accuracy import SETS, Predictor, halves, resolved, usable, with_parameters
-from pipesim.calibrate.least_squares import robust_fit
-from pipesim.calibrate.published import RECIPES, Recipe, calibrate_published, recipe_of
 from pipesim.cli.app import app
 from pipesim.errors import ScenarioError
+from pipesim.evidence.calibration.least_squares import robust_fit
+from pipesim.evidence.calibration.presets_from_tables import RECIPES, Recipe, calibrate_published, recipe_of
+from pipesim.evidence.published import SETS, Predictor, halves, resolved, usable, with_parameters
 
 
 def line_fit(measured, **more):
@@ -55,7 +55,7 @@ def test_parameters_that_made_the_times_are_found_again(monkeypatch):
         for row in usable(SETS["sc21"].rows())[:6]
     ]
     published = replace(SETS["sc21"], read=lambda _: rows)
-    monkeypatch.setattr("pipesim.calibrate.published.SETS", {"sc21": published})
+    monkeypatch.setattr("pipesim.evidence.calibration.presets_from_tables.SETS", {"sc21": published})
     found = calibrate_published(Recipe("a100-megatron-2021", ("sc21",), tuple(truth)))
     assert found.values == pytest.approx(truth, rel=1e-3)
     assert found.other_half == pytest.approx(truth, rel=1e-3)

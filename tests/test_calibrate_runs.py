@@ -12,18 +12,18 @@ from helpers import costs_of
 from made_up_runs import run_of
 from typer.testing import CliRunner
 
-from pipesim.actions import Op, Schedule
-from pipesim.calibrate.fit import calibrate
-from pipesim.calibrate.from_runs import samples_of_run
-from pipesim.calibrate.lines import fit_line
-from pipesim.calibrate.sources import read_samples
 from pipesim.costs import CostTable
 from pipesim.costs.file import read_cost_table, write_cost_table
 from pipesim.costs.host import HostCost
-from pipesim.engine import simulate
 from pipesim.errors import ExecutionError, PipesimError
-from pipesim.graph import lower
+from pipesim.evidence.calibration.fit import calibrate
+from pipesim.evidence.calibration.from_runs import samples_of_run
+from pipesim.evidence.calibration.lines import fit_line
+from pipesim.evidence.calibration.sources import read_samples
+from pipesim.ir import lower
+from pipesim.ir.actions import Op, Schedule
 from pipesim.schedules import Shape, generate
+from pipesim.timing.engine import simulate
 
 STAGES = 4
 HOST = HostCost(2e-5, 1e-11, 3e-5, 5e-4)

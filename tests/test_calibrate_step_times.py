@@ -6,10 +6,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from pipesim.accuracy import SETS, Predictor
-from pipesim.calibrate.step_times import calibrate_steps, read_steps
 from pipesim.cli.app import app
 from pipesim.errors import ScenarioError
+from pipesim.evidence.calibration.step_times import calibrate_steps, read_steps
+from pipesim.evidence.published import SETS, Predictor
 
 BATCHES = {512: 35.77, 1024: 59.65, 1536: 83.11, 2048: 107.12}
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipesim.actions import Op
-from pipesim.calibrate.fit import calibrate
-from pipesim.calibrate.kineto import action_of
-from pipesim.calibrate.sources import read_samples
 from pipesim.errors import PipesimError, ScenarioError
+from pipesim.evidence.calibration.fit import calibrate
+from pipesim.evidence.calibration.kineto import action_of
+from pipesim.evidence.calibration.sources import read_samples
+from pipesim.ir.actions import Op
 
 FORWARD_US, BACKWARD_US, LATENCY_US = 1000.0, 2000.0, 50.0
 AHEAD_US = 700_000.0

@@ -16,8 +16,8 @@ from pipesim.cli import tables
 from pipesim.cli.app import app
 from pipesim.cli.glossary import COLUMNS, PARTS
 from pipesim.errors import PipesimError
+from pipesim.questions import compare, simulate_scenario
 from pipesim.scenario import load_scenario
-from pipesim.study import compare, simulate_scenario
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))

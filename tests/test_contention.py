@@ -11,16 +11,16 @@ from helpers import costs_of, schedule_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesim.actions import Op
 from pipesim.costs.network.alpha_beta import LinkCost, Ring
 from pipesim.costs.network.fabric import Demand, Flow, UnlikeReplicasError, reduce_wires
 from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.network.wiring import Wiring
-from pipesim.engine import simulate
-from pipesim.engine.clock import Clock
-from pipesim.engine.network import Network, Stream
-from pipesim.engine.sharing import fair_rates
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Op
+from pipesim.timing.engine import simulate
+from pipesim.timing.engine.clock import Clock
+from pipesim.timing.engine.network import Network, Stream
+from pipesim.timing.engine.sharing import fair_rates
 
 
 def ends(capacities, flows, starts, mode="fair"):

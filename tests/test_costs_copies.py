@@ -61,7 +61,7 @@ def test_shards_of_all_replicas_share_a_card():
 
 def test_dualpipe_synchronises_over_both_copies():
     """The ring of four moves 3/4 of what each rank's two stages hold, where the ring of two moved 1/2."""
-    from pipesim.study import simulate_scenario
+    from pipesim.questions import simulate_scenario
 
     result = simulate_scenario(load_scenario(GPT3, ["schedule=dualpipe"]))
     assert result.costs.gradient_ring.num_members == 4
@@ -72,7 +72,7 @@ def test_dualpipe_synchronises_over_both_copies():
 
 def test_two_copies_in_one_node_share_its_wires():
     """Two devices, no replicas: each rank holds both stages, whose gradients meet over the node's link."""
-    from pipesim.study import simulate_scenario
+    from pipesim.questions import simulate_scenario
 
     small = GPT3.with_name("two-gpus.yaml")
     overrides = ["schedule=dualpipe", "batch.global=16", "model.tie_word_embeddings=false"]

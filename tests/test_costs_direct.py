@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim.actions import Op
 from pipesim.costs.direct import direct_costs
 from pipesim.costs.network.alpha_beta import Ring
 from pipesim.errors import ScenarioError
+from pipesim.ir.actions import Op
 from pipesim.scenario.resolved import DirectCosts
 
 STATED = DirectCosts(

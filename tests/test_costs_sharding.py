@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipesim.actions import Op
 from pipesim.costs import build_costs
 from pipesim.costs.network.alpha_beta import Ring, all_gather_s, reduce_scatter_s
 from pipesim.costs.stages.sharding import Block, Sharding, StageParameters
+from pipesim.ir.actions import Op
 from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import Precision
 

@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 
 from pipesim.errors import ScenarioError
+from pipesim.questions.grid import parse_axis
+from pipesim.questions.pool import dask_executor
+from pipesim.questions.sweep import Sweep, run_sweep
 from pipesim.scenario import read_yaml_mapping
-from pipesim.study.grid import parse_axis
-from pipesim.study.pool import dask_executor
-from pipesim.study.sweep import Sweep, run_sweep
 
 pytest.importorskip("distributed")
 TEACHING = Path(__file__).parent.parent / "scenarios" / "teaching.yaml"

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from pipesim.cli import tables
 from pipesim.cli.app import app
+from pipesim.questions import compare
 from pipesim.scenario import load_scenario, schema
-from pipesim.study import compare
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -23,13 +23,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import pipesim
-from pipesim.actions import RECEIVES, SENDS, Op
 from pipesim.costs.network.alpha_beta import Ring
-from pipesim.engine import simulate
 from pipesim.errors import DeadlockError
-from pipesim.evaluate import StepProgram
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import RECEIVES, SENDS, Op
 from pipesim.schedules import Shape, family, generate
+from pipesim.timing.engine import simulate
+from pipesim.timing.longest_path import StepProgram
 
 RANDOM = st.randoms(use_true_random=False)
 TENTH = Fraction(1, 10)

@@ -9,10 +9,10 @@ from helpers import costs_of, longest_path, random_costs, random_fraction, rando
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim.actions import Op
 from pipesim.errors import DeadlockError
-from pipesim.evaluate import PreparedSchedule, evaluate
+from pipesim.ir.actions import Op
 from pipesim.schedules import Shape, generate
+from pipesim.timing.longest_path import PreparedSchedule, evaluate
 
 RANDOM = st.randoms(use_true_random=False)
 

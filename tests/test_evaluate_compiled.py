@@ -11,17 +11,17 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from pipesim.actions import Action, Op, Schedule, backward, forward
 from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
 from pipesim.costs.network.alpha_beta import LinkCost, PointToPoint
 from pipesim.costs.rows import row_delays, row_durations
-from pipesim.engine import simulate
 from pipesim.errors import DeadlockError
-from pipesim.evaluate import PreparedSchedule, evaluate
-from pipesim.graph import dependencies, linear_extension, lower, validate
+from pipesim.ir import dependencies, linear_extension, lower, validate
+from pipesim.ir.actions import Action, Op, Schedule, backward, forward
 from pipesim.scenario.resolved import DirectCosts
 from pipesim.schedules import Shape, families, generate
+from pipesim.timing.engine import simulate
+from pipesim.timing.longest_path import PreparedSchedule, evaluate
 
 
 def random_schedule(rng: np.random.Generator, *, max_ranks: int = 5, max_microbatches: int = 6) -> Schedule:
@@ -207,7 +207,7 @@ def test_without_delays_messages_take_no_time() -> None:
 
 def test_nothing_compiled_is_loaded_before_it_is_asked_for() -> None:
     code = (
-        "import sys, pipesim.evaluate, pipesim.schedules; pipesim.schedules.families(); "
+        "import sys, pipesim.timing.longest_path, pipesim.schedules; pipesim.schedules.families(); "
         "assert not {'numba', 'torch', 'simpy', 'pandas'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -19,7 +19,7 @@ from executor_reference import relative
 from pipesim.executor import FactoryWorkload
 from pipesim.executor.job import Job
 from pipesim.executor.lanes import run_in_lanes
-from pipesim.graph import lower
+from pipesim.ir import lower
 from pipesim.schedules import Shape, generate
 
 WANTED = [("gpipe", 1, 4), ("1f1b", 1, 5), ("zb-h1", 1, 5), ("interleaved-1f1b", 2, 4), ("zb-v", 2, 5)]

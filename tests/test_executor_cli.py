@@ -89,7 +89,7 @@ def test_without_torch_one_command_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_nothing_but_a_run_imports_torch() -> None:
     program = (
-        "import sys; import pipesim.executor, pipesim.study.execution, pipesim.cli.app; "
+        "import sys; import pipesim.executor, pipesim.questions.execution, pipesim.cli.app; "
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

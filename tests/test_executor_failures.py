@@ -19,10 +19,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from pipesim.actions import Op, Schedule
 from pipesim.errors import ExecutionError, ScheduleError
 from pipesim.executor import EmulatedWorkload, FactoryWorkload, RankPool, Run, execute
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Op, Schedule
 from pipesim.schedules import Shape, generate
 
 SCHEDULE = lower(generate("1f1b", Shape(2, 1, 4)))

@@ -16,11 +16,11 @@ from executor_pool import shared_pool
 from executor_reference import reference, small_transformer, worst
 from helpers import costs_of
 
-from pipesim.actions import Schedule
 from pipesim.errors import ScheduleError
 from pipesim.executor import CnnWorkload, FactoryWorkload, RankPool, TransformerWorkload
 from pipesim.executor.job import Job
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Schedule
 from pipesim.schedules import Shape, families, generate
 
 MLP = FactoryWorkload("executor_models:mlp", dtype="float64")

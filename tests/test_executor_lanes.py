@@ -13,13 +13,13 @@ torch = pytest.importorskip("torch")
 
 from executor_reference import reference, small_transformer, worst
 
-from pipesim.actions import Op
 from pipesim.errors import ExecutionError
 from pipesim.executor import FactoryWorkload, TransformerWorkload, lanes
 from pipesim.executor.job import Job
 from pipesim.executor.models import PipelineModel
 from pipesim.executor.plan import Instruction, RankProgram, Unit, plan
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Op
 from pipesim.schedules import Shape, generate
 
 MLP = FactoryWorkload("executor_models:mlp", dtype="float64")

@@ -22,7 +22,6 @@ from helpers import costs_of
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from pipesim.actions import RECEIVES, Op
 from pipesim.errors import ExecutionError
 from pipesim.executor import FactoryWorkload, RankPool, TransformerWorkload, clock, execute, read_run
 from pipesim.executor.assemble import assemble
@@ -33,7 +32,8 @@ from pipesim.executor.models import StageModule, build_model, build_stage
 from pipesim.executor.plan import plan, post_receives_early
 from pipesim.executor.stage import Stage
 from pipesim.executor.wgrad import WeightGradients, make_deferrable
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import RECEIVES, Op
 from pipesim.metrics import measure
 from pipesim.schedules import Shape, generate
 

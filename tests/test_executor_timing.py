@@ -19,12 +19,12 @@ pytest.importorskip("torch")
 
 from executor_pool import shared_pool
 
-from pipesim.actions import Op
 from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
 from pipesim.executor import FactoryWorkload, RankPool, emulated_workload, execute
 from pipesim.executor.expected import expected_run_s, in_words
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Op
 from pipesim.scenario.resolved import DirectCosts
 from pipesim.schedules import Shape, generate
 

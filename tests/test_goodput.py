@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import ScenarioError
+from pipesim.questions import goodput
+from pipesim.questions.goodput import best_interval_s, expected_goodput
 from pipesim.scenario import scenario_from_mapping
-from pipesim.study import goodput
-from pipesim.study.goodput import best_interval_s, expected_goodput
 
 DIRECT = {
     "parallel": {"pipeline": 4, "data": 256},

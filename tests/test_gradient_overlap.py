@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from helpers import costs_of, makespan, schedule_of
 
-from pipesim.actions import Op
 from pipesim.costs.network.alpha_beta import Ring
 from pipesim.costs.stages.assembly import _gradient_buckets
-from pipesim.engine import simulate
 from pipesim.errors import ScenarioError
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Op
 from pipesim.metrics import measure
+from pipesim.questions import simulate_scenario
 from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
-from pipesim.study import simulate_scenario
+from pipesim.timing.engine import simulate
 
 F = Fraction
 

@@ -9,9 +9,9 @@ from helpers import random_schedule, schedule_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim.actions import Op, Schedule
 from pipesim.errors import DeadlockError, ScheduleError
-from pipesim.graph import dependencies, format_grid, held, linear_extension, lower, peak_in_flight, validate
+from pipesim.ir import dependencies, format_grid, held, linear_extension, lower, peak_in_flight, validate
+from pipesim.ir.actions import Op, Schedule
 
 RANDOM = st.randoms(use_true_random=False)
 

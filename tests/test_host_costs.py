@@ -9,17 +9,17 @@ from helpers import costs_of, makespan, random_costs, random_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesim.actions import Op
 from pipesim.costs.file import read_cost_table, write_cost_table
 from pipesim.costs.host import HostCost
 from pipesim.costs.rows import row_durations
-from pipesim.engine import simulate
 from pipesim.errors import ScenarioError
-from pipesim.evaluate import PreparedSchedule
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Op
+from pipesim.questions.fast import CompiledEvaluator, ProgramCache
 from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
-from pipesim.study.fast import CompiledEvaluator, ProgramCache
+from pipesim.timing.engine import simulate
+from pipesim.timing.longest_path import PreparedSchedule
 
 TENTH = Fraction(1, 10)
 HOST = HostCost(Fraction(1, 20), Fraction(1, 50), Fraction(1, 30), Fraction(1, 4))

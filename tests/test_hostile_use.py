@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pipesim.calibrate.kineto import parse_json
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError, ScheduleError
+from pipesim.evidence.calibration.kineto import parse_json
 from pipesim.executor.run import read_run
 from pipesim.files import check_outputs, complete_file, write_text
+from pipesim.questions import load_csv, simulate_scenario
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, generate
-from pipesim.study import load_csv, simulate_scenario
 
 ROOT = Path(__file__).parent.parent
 TEACHING = ROOT / "scenarios" / "teaching.yaml"

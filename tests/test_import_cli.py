@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError
+from pipesim.importers.facts import Imported
+from pipesim.importers.writing import scenario_text
 from pipesim.scenario import load_scenario
-from pipesim.scenario.readers.facts import Imported
-from pipesim.scenario.readers.writing import scenario_text
 
 HF = Path(__file__).parents[1] / "scenarios" / "configs" / "llama3-70b.json"
 VERBS: dict[str, list[str]] = {

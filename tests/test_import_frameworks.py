@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from import_samples import DATA, changed, refusal, written
 
-from pipesim.scenario.readers.deepspeed import filled_layers, read_deepspeed
-from pipesim.scenario.readers.nanotron import read_nanotron
-from pipesim.scenario.readers.neox import read_neox
-from pipesim.scenario.readers.torchtitan import read_torchtitan
+from pipesim.importers.deepspeed import filled_layers, read_deepspeed
+from pipesim.importers.nanotron import read_nanotron
+from pipesim.importers.neox import read_neox
+from pipesim.importers.torchtitan import read_torchtitan
 
 # torchtitan
 

@@ -11,9 +11,9 @@ import pytest
 from import_samples import refusal
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario import hf_scenario_text, load_scenario, read_hf_config, scenario_from_mapping
+from pipesim.importers.hugging_face import hf_scenario_text, import_hf
+from pipesim.scenario import load_scenario, read_hf_config, scenario_from_mapping
 from pipesim.scenario.loading import parse_yaml
-from pipesim.scenario.readers.hf_scenario import import_hf
 
 LLAMA = {
     "model_type": "llama",

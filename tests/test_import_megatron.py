@@ -9,7 +9,7 @@ import pytest
 from import_samples import DATA, refusal, written
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.readers.megatron import read_megatron
+from pipesim.importers.megatron import read_megatron
 
 ARGUMENTS = {
     "num-layers": 24,

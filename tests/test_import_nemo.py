@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from import_samples import DATA, changed, refusal, written
 
-from pipesim.scenario.readers.nemo import read_nemo
-from pipesim.scenario.readers.nemo_table import describe_rows, read_nemo_table
+from pipesim.importers.nemo import read_nemo
+from pipesim.importers.nemo_table import describe_rows, read_nemo_table
 
 
 def nemo_yaml(path: Path, **sizes: Any) -> Path:

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.readers.gpus_in_comments import gpus_in_comments
-from pipesim.scenario.readers.interpolation import resolved
-from pipesim.scenario.readers.megatron_arguments import flags_of
-from pipesim.scenario.readers.megatron_layout import parse_layout
-from pipesim.scenario.readers.shell import Script, new_script, read_script
-from pipesim.scenario.readers.values import Unknown
+from pipesim.importers.gpus_in_comments import gpus_in_comments
+from pipesim.importers.interpolation import resolved
+from pipesim.importers.megatron_arguments import flags_of
+from pipesim.importers.megatron_layout import parse_layout
+from pipesim.importers.shell import Script, new_script, read_script
+from pipesim.importers.values import Unknown
 
 
 def follow(text: str, **define: str) -> Script:

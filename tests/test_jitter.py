@@ -8,18 +8,18 @@ import pytest
 from helpers import costs_of
 from typer.testing import CliRunner
 
-from pipesim.actions import Op
 from pipesim.cli.app import app
 from pipesim.costs.rows import step_durations
 from pipesim.costs.variation import vary
-from pipesim.engine import simulate
 from pipesim.errors import ScenarioError
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Op
+from pipesim.questions import compare, simulate_scenario
+from pipesim.questions.jitter import repeat
 from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import Jitter
 from pipesim.schedules import Shape, generate
-from pipesim.study import compare, simulate_scenario
-from pipesim.study.jitter import repeat
+from pipesim.timing.engine import simulate
 
 DIRECT = {
     "parallel": {"pipeline": 4},

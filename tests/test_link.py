@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipesim.costs.network.alpha_beta import LinkCost
-from pipesim.engine.clock import Clock
-from pipesim.engine.collective import Collective
-from pipesim.engine.link import Mail
+from pipesim.timing.engine.clock import Clock
+from pipesim.timing.engine.collective import Collective
+from pipesim.timing.engine.link import Mail
 
 TIMES = st.builds(Fraction, st.integers(0, 24), st.integers(1, 4))
 SIZES = st.builds(Fraction, st.integers(0, 30), st.integers(1, 3))

@@ -7,9 +7,9 @@ from helpers import random_schedule, schedule_of, texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipesim.actions import RECEIVES, SENDS, Action, Op, Schedule
 from pipesim.errors import DeadlockError
-from pipesim.graph import embedding_copies, lower
+from pipesim.ir import embedding_copies, lower
+from pipesim.ir.actions import RECEIVES, SENDS, Action, Op, Schedule
 from pipesim.schedules import Shape, generate
 
 RANDOM = st.randoms(use_true_random=False)

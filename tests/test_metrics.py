@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipesim.costs.direct import direct_costs
-from pipesim.engine import simulate
-from pipesim.graph import lower
+from pipesim.ir import lower
 from pipesim.metrics import Breakdown, measure, memory_over_time, rank_frame
 from pipesim.scenario.resolved import DirectCosts
 from pipesim.schedules import Shape, generate
+from pipesim.timing.engine import simulate
 
 
 def costs_of(p, v, forward, backward, **more):

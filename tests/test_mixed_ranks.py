@@ -6,10 +6,10 @@ import pytest
 from pipesim.costs import build_costs
 from pipesim.costs.rows import step_durations
 from pipesim.errors import ScenarioError
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.questions import simulate_scenario
 from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
-from pipesim.study import simulate_scenario
 
 MAPPING = {
     "model": "llama3-8b",

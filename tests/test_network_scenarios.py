@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipesim.actions import Op
 from pipesim.costs import build_costs
+from pipesim.ir.actions import Op
+from pipesim.questions import simulate_scenario
+from pipesim.questions.fast import ProgramCache, predict
 from pipesim.scenario import load_scenario, scenario_from_mapping
-from pipesim.study import simulate_scenario
-from pipesim.study.fast import ProgramCache, predict
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 MAPPING = {

@@ -12,17 +12,17 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
-from pipesim.evaluate import StepProgram
 from pipesim.metrics import memory_by_row
+from pipesim.questions import simulate_scenario
+from pipesim.questions.planning import plan
+from pipesim.questions.planning.bounds import CutTask, bound_cut, costs_of_cut
+from pipesim.questions.planning.budget import Budget, smallest_cluster
+from pipesim.questions.planning.plan import schedules_for_plan
+from pipesim.questions.planning.space import Cut, chunk_counts, enumerate_cuts, recomputes, scenario_of
+from pipesim.questions.planning.words import amount, main_losses, recommendation
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, families, family, generate
-from pipesim.study import simulate_scenario
-from pipesim.study.planning import plan
-from pipesim.study.planning.bounds import CutTask, bound_cut, costs_of_cut
-from pipesim.study.planning.budget import Budget, smallest_cluster
-from pipesim.study.planning.search import schedules_for_plan
-from pipesim.study.planning.space import Cut, chunk_counts, enumerate_cuts, recomputes, scenario_of
-from pipesim.study.planning.words import amount, main_losses, recommendation
+from pipesim.timing.longest_path import StepProgram
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 LLAMA70 = SCENARIOS / "llama3-70b-h100.yaml"
@@ -78,8 +78,8 @@ def every_configuration(scenario, schedules):
 
 def test_no_configuration_is_better_than_the_first_choice(monkeypatch):
     """The bounds may end the search at once, and the best ones are found all the same."""
-    monkeypatch.setattr("pipesim.study.planning.search.NUM_TIMED_AT_LEAST", 0)
-    monkeypatch.setattr("pipesim.study.planning.search._ROUND", 16)
+    monkeypatch.setattr("pipesim.questions.planning.plan.NUM_TIMED_AT_LEAST", 0)
+    monkeypatch.setattr("pipesim.questions.planning.plan._ROUND", 16)
     scenario = small(network__mode="ideal", cluster__accelerator="{preset: h100-sxm, memory: 6 GB}")
     expected = every_configuration(scenario, SCHEDULES)
     found = plan(scenario, top=3, schedules=SCHEDULES, num_workers=1)

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from pipesim.accuracy.sets import published_set
+from pipesim.evidence.published.sets import published_set
 from pipesim.metrics import memory_by_row
+from pipesim.questions import simulate_scenario
+from pipesim.questions.planning import plan
+from pipesim.questions.planning.bounds import CutTask, bound_cut, costs_of_cut
+from pipesim.questions.planning.space import Candidate, Cut
 from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import LayerSplit
 from pipesim.schedules import Shape, generate
-from pipesim.study import simulate_scenario
-from pipesim.study.planning import plan
-from pipesim.study.planning.bounds import CutTask, bound_cut, costs_of_cut
-from pipesim.study.planning.space import Candidate, Cut
 
 SCHEDULES = ("1f1b", "interleaved-1f1b")
 PUBLISHED = [
@@ -35,7 +35,7 @@ def published(set_name, label):
 
 @pytest.mark.parametrize(("set_name", "label"), PUBLISHED, ids=[label for _, label in PUBLISHED])
 def test_the_first_choice_is_no_worse_than_the_published_one(set_name, label, monkeypatch):
-    monkeypatch.setattr("pipesim.study.planning.search.NUM_TIMED_AT_LEAST", 0)
+    monkeypatch.setattr("pipesim.questions.planning.plan.NUM_TIMED_AT_LEAST", 0)
     scenario = published(set_name, label)
     expected = simulate_scenario(scenario).metrics
     assert expected.fits_memory

@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.errors import ScenarioError
-from pipesim.plots import pareto_front, plot_bubble, plot_pareto
-from pipesim.plots.canvas import COLOURS, shade
-from pipesim.plots.labels import place, spread
+from pipesim.show.figures import pareto_front, plot_bubble, plot_pareto
+from pipesim.show.figures.canvas import COLOURS, shade
+from pipesim.show.figures.labels import place, spread
 
 
 def test_pareto_front_keeps_what_nothing_beats():

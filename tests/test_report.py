@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 from pipesim.cli import tables
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError
-from pipesim.report import Lines, Picture, Section, Table, Verbatim, choose, page
+from pipesim.questions import compare
 from pipesim.scenario import load_scenario
-from pipesim.study import compare
+from pipesim.show.report import Lines, Picture, Section, Table, Verbatim, choose, page
 
 ROOT = Path(__file__).parent.parent
 TEACHING = ROOT / "scenarios" / "teaching.yaml"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipesim.costs.rows import row_durations
-from pipesim.graph import peak_in_flight
+from pipesim.ir import peak_in_flight
 from pipesim.schedules import Shape, family, generate
 from pipesim.schedules.dualpipe_v import most_idle_s
 from pipesim.schedules.zero_bubble_h2 import span_bubble

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from pipesim.errors import DeadlockError, ScheduleError
-from pipesim.graph import peak_in_flight, validate
+from pipesim.ir import peak_in_flight, validate
 from pipesim.schedules import Shape, families, family, generate
 
 CORE = ["gpipe", "1f1b", "interleaved-1f1b"]

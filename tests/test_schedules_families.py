@@ -6,11 +6,11 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pipesim.actions import Op
 from pipesim.errors import ScheduleError
-from pipesim.evaluate import evaluate
-from pipesim.graph import peak_in_flight
+from pipesim.ir import peak_in_flight
+from pipesim.ir.actions import Op
 from pipesim.schedules import Shape, families, family, generate
+from pipesim.timing.longest_path import evaluate
 
 FIXED = sorted(name for name, chosen in families().items() if not chosen.needs_costs)
 AT_MOST = {"v-half", "v-min", "1f1b-v"}

@@ -3,7 +3,7 @@
 import pytest
 
 from pipesim.errors import ScheduleError
-from pipesim.graph import lower
+from pipesim.ir import lower
 from pipesim.schedules import Shape, generate
 from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, check_schedule, verdict
 

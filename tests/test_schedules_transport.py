@@ -6,7 +6,7 @@ import pytest
 from helpers import schedule_of
 
 from pipesim.errors import DeadlockError, ScheduleError
-from pipesim.graph import TRANSPORTS, find_hang, lower, needed_transport
+from pipesim.ir import TRANSPORTS, find_hang, lower, needed_transport
 from pipesim.schedules import Shape, families, family, generate
 
 FIXED = sorted(name for name, chosen in families().items() if not chosen.needs_costs)

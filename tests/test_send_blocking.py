@@ -7,11 +7,11 @@ from helpers import costs_of, makespan, random_costs, random_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesim.engine import simulate
-from pipesim.evaluate import PreparedSchedule
-from pipesim.graph import lower
+from pipesim.ir import lower
 from pipesim.metrics import measure
 from pipesim.schedules import Shape, generate
+from pipesim.timing.engine import simulate
+from pipesim.timing.longest_path import PreparedSchedule
 
 TENTH = Fraction(1, 10)
 

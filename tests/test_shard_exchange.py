@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 from helpers import costs_of, schedule_of
 
-from pipesim.actions import Op
 from pipesim.costs.network.alpha_beta import Collective, Ring
 from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.network.wiring import Wiring
 from pipesim.costs.shards import ShardExchange, SyncStep
-from pipesim.engine import simulate
-from pipesim.evaluate import StepProgram
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Op
 from pipesim.metrics import measure
+from pipesim.questions import simulate_scenario
+from pipesim.questions.fast import ProgramCache, predict
 from pipesim.scenario import scenario_from_mapping
-from pipesim.study import simulate_scenario
-from pipesim.study.fast import ProgramCache, predict
+from pipesim.timing.engine import simulate
+from pipesim.timing.longest_path import StepProgram
 
 F = Fraction
 ORDERS = ("0F0 0F1 0B0 0B1", "1F0 1F1 1B0 1B1")

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipesim.cli.app import app
+from pipesim.questions.run import simulate_named
 from pipesim.scenario import load_scenario
-from pipesim.study.run import simulate_named
 
 LLAMA70 = Path(__file__).parent.parent / "scenarios" / "llama3-70b-h100.yaml"
 

@@ -16,11 +16,11 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError
-from pipesim.plots.sweep import KINDS, crossings, plot_sweep, read_sweep
+from pipesim.questions import simulate_scenario, sweep_row
+from pipesim.questions.grid import Axis, grid, parse_axis
+from pipesim.questions.sweep import Sweep, run_sweep
 from pipesim.scenario import load_scenario
-from pipesim.study import simulate_scenario, sweep_row
-from pipesim.study.grid import Axis, grid, parse_axis
-from pipesim.study.sweep import Sweep, run_sweep
+from pipesim.show.figures.sweep import KINDS, crossings, plot_sweep, read_sweep
 
 ROOT = Path(__file__).parent.parent
 TEACHING = ROOT / "scenarios" / "teaching.yaml"

@@ -10,16 +10,16 @@ from helpers import costs_of, random_costs, random_schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipesim.actions import Op
-from pipesim.engine import simulate
 from pipesim.errors import PipesimError, ScenarioError
-from pipesim.evaluate import StepProgram
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Op
 from pipesim.metrics import measure
+from pipesim.questions import simulate_scenario
+from pipesim.questions.fast import ProgramCache, predict
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, families, generate
-from pipesim.study import simulate_scenario
-from pipesim.study.fast import ProgramCache, predict
+from pipesim.timing.engine import simulate
+from pipesim.timing.longest_path import StepProgram
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
 NUMBERS_OF_A_STEP = (

@@ -8,7 +8,7 @@ import pytest
 from sweep_workers import square, square_unless_told_to_die
 
 from pipesim.errors import ExecutionError, ScenarioError
-from pipesim.study.pool import LOST, Pool, dask_executor
+from pipesim.questions.pool import LOST, Pool, dask_executor
 
 
 def run(function, tasks, **where):

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from helpers import texts
 
-from pipesim.actions import Schedule
 from pipesim.errors import ScheduleError
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Schedule
 from pipesim.schedules import Shape, families, generate
 from pipesim.schedules.frameworks import check_csv, verdict
 

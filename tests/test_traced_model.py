@@ -12,7 +12,6 @@ import torch
 import traced_models
 from typer.testing import CliRunner
 
-from pipesim.actions import Op
 from pipesim.cli.app import app
 from pipesim.costs import build_costs
 from pipesim.costs.traced.memory import stage_bytes
@@ -28,12 +27,13 @@ from pipesim.executor import FactoryWorkload
 from pipesim.executor.memory import ActivationMeter
 from pipesim.executor.models import StageModule, build_model, build_stage, sample
 from pipesim.executor.workload import workload_from_scenario
-from pipesim.graph import lower
+from pipesim.ir import lower
+from pipesim.ir.actions import Op
+from pipesim.questions.execution import execute_scenario, schedule_of
+from pipesim.questions.memory_advice import changes_for_memory
+from pipesim.questions.run import simulate_named, simulate_scenario
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.scenario.resolve_hardware import BORROWED_ERROR_BAND
-from pipesim.study.execution import execute_scenario, schedule_of
-from pipesim.study.memory_advice import changes_for_memory
-from pipesim.study.run import simulate_named, simulate_scenario
 
 TESTS = str(Path(__file__).parent)
 SCENARIOS = Path(__file__).parent.parent / "scenarios"

@@ -18,16 +18,16 @@ from helpers import costs_of, texts
 from made_up_runs import run_of
 from typer.testing import CliRunner
 
-from pipesim.actions import Op
 from pipesim.errors import PipesimError
+from pipesim.evidence.validation import Row, Validation, summary_of, validate
+from pipesim.evidence.validation.micro import link_probe, micro_schedule
+from pipesim.evidence.validation.rows import make_row
 from pipesim.executor import RankPool
-from pipesim.graph import validate as check_schedule
+from pipesim.ir import validate as check_schedule
+from pipesim.ir.actions import Op
+from pipesim.questions.compare import Skipped
 from pipesim.scenario import Scenario, scenario_from_mapping
 from pipesim.schedules import Shape, generate
-from pipesim.study.compare import Skipped
-from pipesim.validation import Row, Validation, summary_of, validate
-from pipesim.validation.micro import link_probe, micro_schedule
-from pipesim.validation.rows import make_row
 
 
 def emulated(num_ranks: int, **keys: Any) -> Scenario:
@@ -165,7 +165,7 @@ def test_what_the_verb_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     lost = row_of(num_steps=4, disturbed=(0, 1, 2))
     skipped = (Skipped("dualpipe m4", "too few"),)
     made_up = Validation("cpu", "gpipe m8", (row_of(), lost), skipped, {}, {})
-    monkeypatch.setattr("pipesim.validation.validate", lambda *_, **__: made_up)
+    monkeypatch.setattr("pipesim.evidence.validation.validate", lambda *_, **__: made_up)
     file = tmp_path / "scenario.yaml"
     file.write_text(
         "name: tiny\nparallel: {pipeline: 2}\nbatch: {microbatches: 2}\nschedule: 1f1b\n"

@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipesim.actions import Op, Schedule
 from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
 from pipesim.errors import ScheduleError
-from pipesim.evaluate import PreparedSchedule
-from pipesim.graph import held, peak_in_flight
+from pipesim.ir import held, peak_in_flight
+from pipesim.ir.actions import Op, Schedule
 from pipesim.scenario.resolved import DirectCosts
 from pipesim.schedules import Shape, generate
+from pipesim.timing.longest_path import PreparedSchedule
 
 # arXiv 2401.10241, tables 5 (times in ms) and 9 (rates); p, m, T_F, T_B, T_W, T_comm, ZB-1p, ZB-2p.
 PUBLISHED = [

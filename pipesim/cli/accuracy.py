@@ -13,7 +13,7 @@ from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
 
 if TYPE_CHECKING:
-    from pipesim.accuracy import Judged, PublishedSet, Report
+    from pipesim.evidence.published import Judged, PublishedSet, Report
 
 _SHOWN = {
     "step_time_s": ("s", 1.0),
@@ -38,7 +38,7 @@ def accuracy(
     as_json: options.AsJson = False,
 ) -> None:
     """Predict published measurements and print how far off each prediction is."""
-    from pipesim.accuracy import SETS, Predictor, judge, published_set
+    from pipesim.evidence.published import SETS, Predictor, judge, published_set
 
     check_outputs(pictures=(plot,), inputs=(rows,))
     chosen = list(SETS.values()) if name is None else [published_set(name)]
@@ -168,7 +168,7 @@ def _print_remarks(console: Any, report: Report, *, rows_too: bool) -> None:
 
 
 def _plot(reports: list[Report], path: Path) -> None:
-    from pipesim.plots.accuracy import plot_accuracy
+    from pipesim.show.figures.accuracy import plot_accuracy
 
     quantity = reports[0].published.quantity
     unit, size = _SHOWN[quantity]

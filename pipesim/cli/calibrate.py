@@ -13,8 +13,8 @@ from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs, write_text
 
 if TYPE_CHECKING:
-    from pipesim.calibrate.published import Calibration
-    from pipesim.calibrate.step_times import StepCalibration
+    from pipesim.evidence.calibration.presets_from_tables import Calibration
+    from pipesim.evidence.calibration.step_times import StepCalibration
 
 
 def calibrate(
@@ -51,7 +51,7 @@ def calibrate(
 
 
 def _fit_published(name: str, output: Path | None, *, as_json: bool) -> None:
-    from pipesim.calibrate.published import calibrate_published, recipe_of
+    from pipesim.evidence.calibration.presets_from_tables import calibrate_published, recipe_of
 
     with tables.progress_bar("fitting", quiet=as_json) as progress:
         found = calibrate_published(recipe_of(name), progress=progress)
@@ -95,7 +95,7 @@ def _fit_table(found: Calibration) -> Any:
 
 
 def _fit_measured(table: Path, scenario: Path | None, output: Path | None, *, as_json: bool) -> None:
-    from pipesim.calibrate.step_times import calibrate_steps, read_steps
+    from pipesim.evidence.calibration.step_times import calibrate_steps, read_steps
 
     found = calibrate_steps(read_steps(table, scenario))
     if output is not None:

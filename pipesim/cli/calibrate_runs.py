@@ -13,9 +13,9 @@ from pipesim.cli import tables
 
 def calibrate_runs(paths: Sequence[Path], output: Path | None, *, as_json: bool) -> None:
     """Calibrate, write the file for ``costs: {file: ...}``, and print the numbers with their spread."""
-    from pipesim.calibrate.fit import calibrate
-    from pipesim.calibrate.sources import read_samples
     from pipesim.costs.file import write_cost_table
+    from pipesim.evidence.calibration.fit import calibrate
+    from pipesim.evidence.calibration.sources import read_samples
 
     found = calibrate(read_samples(paths))
     if output is not None:

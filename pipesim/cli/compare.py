@@ -58,7 +58,7 @@ def compare(
             progress=progress,
         )
     if plot is not None:
-        from pipesim.plots import plot_gantt
+        from pipesim.show.figures import plot_gantt
 
         titles = [
             (

@@ -28,7 +28,7 @@ def execute(
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Chrome or Perfetto.")] = None,
 ) -> None:
     """Replay the scenario's schedule with PyTorch, one process a rank; under torchrun, its processes."""
-    from pipesim.study.execution import execute_scenario
+    from pipesim.questions.execution import execute_scenario
 
     check_outputs(output, trace, inputs=(scenario,))
     done = execute_scenario(
@@ -46,7 +46,7 @@ def execute(
     if output is not None:
         done.run.write(output)
     if trace is not None:
-        from pipesim.traces import write_trace
+        from pipesim.show.traces import write_trace
 
         write_trace(done.run.timeline, trace)
     document = done.to_dict()

@@ -10,8 +10,8 @@ import typer
 from pipesim.cli import options, tables
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs, write_text
-from pipesim.scenario.readers.facts import Imported
-from pipesim.scenario.readers.writing import scenario_text
+from pipesim.importers.facts import Imported
+from pipesim.importers.writing import scenario_text
 
 app = typer.Typer(help="Turn other tools' files into scenarios.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -40,7 +40,7 @@ def hf(
     as_json: options.AsJson = False,
 ) -> None:
     """Read a Hugging Face config.json; cluster and batch are placeholders to edit."""
-    from pipesim.scenario.readers.hf_scenario import import_hf
+    from pipesim.importers.hugging_face import import_hf
 
     _write(import_hf(file, overrides=overrides or ()), output, [file], as_json=as_json)
 
@@ -55,7 +55,7 @@ def megatron(
     as_json: options.AsJson = False,
 ) -> None:
     """Read arguments of Megatron-LM: shell scripts (in sourcing order), test YAML, or plain text."""
-    from pipesim.scenario.readers.megatron import read_megatron
+    from pipesim.importers.megatron import read_megatron
 
     imported = read_megatron(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
     _write(imported, output, files, as_json=as_json)
@@ -74,13 +74,13 @@ def nemo(
 ) -> None:
     """Read NeMo's training YAML, or a row of its table of recommended configurations (CSV)."""
     if file.suffix.lower() == ".csv":
-        from pipesim.scenario.readers.nemo_table import read_nemo_table
+        from pipesim.importers.nemo_table import read_nemo_table
 
         if gpus is not None:
             raise ScenarioError("a table states its GPUs; remove it", file=str(file), key="--gpus")
         imported = read_nemo_table(file, row=row, overrides=overrides or ())
     else:
-        from pipesim.scenario.readers.nemo import read_nemo
+        from pipesim.importers.nemo import read_nemo
 
         if row is not None:
             raise ScenarioError("is for CSV tables; remove it", file=str(file), key="--row")
@@ -98,7 +98,7 @@ def torchtitan(
     as_json: options.AsJson = False,
 ) -> None:
     """Read torchtitan's TOML, and launch scripts that override it."""
-    from pipesim.scenario.readers.torchtitan import read_torchtitan
+    from pipesim.importers.torchtitan import read_torchtitan
 
     imported = read_torchtitan(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
     _write(imported, output, files, as_json=as_json)
@@ -114,7 +114,7 @@ def deepspeed(
     as_json: options.AsJson = False,
 ) -> None:
     """Read DeepSpeed's JSON together with the launcher's script or arguments."""
-    from pipesim.scenario.readers.deepspeed import read_deepspeed
+    from pipesim.importers.deepspeed import read_deepspeed
 
     imported = read_deepspeed(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
     _write(imported, output, files, as_json=as_json)
@@ -129,7 +129,7 @@ def neox(
     as_json: options.AsJson = False,
 ) -> None:
     """Read GPT-NeoX's .yml files."""
-    from pipesim.scenario.readers.neox import read_neox
+    from pipesim.importers.neox import read_neox
 
     _write(read_neox(files, num_gpus=gpus, overrides=overrides or ()), output, files, as_json=as_json)
 
@@ -143,7 +143,7 @@ def nanotron(
     as_json: options.AsJson = False,
 ) -> None:
     """Read nanotron's YAML."""
-    from pipesim.scenario.readers.nanotron import read_nanotron
+    from pipesim.importers.nanotron import read_nanotron
 
     _write(read_nanotron(file, num_gpus=gpus, overrides=overrides or ()), output, [file], as_json=as_json)
 

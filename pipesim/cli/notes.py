@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from pipesim.cli import tables
+from pipesim.questions import Result
+from pipesim.questions.memory_advice import THIN_SHARE, changes_for_memory
 from pipesim.schedules.frameworks import FRAMEWORKS, runs_only_as_csv
-from pipesim.study import Result
-from pipesim.study.memory_advice import THIN_SHARE, changes_for_memory
 
 
 def print_notes(console: Console, results: Sequence[Result]) -> None:

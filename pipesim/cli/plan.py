@@ -13,11 +13,11 @@ from pipesim.cli.notes import framework_sentence, print_headroom
 from pipesim.cli.sweep import Dask, Workers, executor_for
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
+from pipesim.questions.planning import Choice, Plan, plan
+from pipesim.questions.planning.budget import DAY_S, Budget, ClusterSize, smallest_cluster
+from pipesim.questions.planning.plan import DEFAULT_TOP
+from pipesim.questions.planning.words import main_losses, price_words, recommendation
 from pipesim.scenario import load_scenario
-from pipesim.study.planning import Choice, Plan, plan
-from pipesim.study.planning.budget import DAY_S, Budget, ClusterSize, smallest_cluster
-from pipesim.study.planning.search import DEFAULT_TOP
-from pipesim.study.planning.words import main_losses, price_words, recommendation
 from pipesim.units import parse_time_s
 
 OBJECTIVES = ("step_time", "tokens_per_s_per_gpu", "cost")
@@ -120,7 +120,7 @@ def _seconds(text: str) -> float:
 
 
 def _draw(found: Plan, path: Path) -> None:
-    from pipesim.plots.plan import plot_plan
+    from pipesim.show.figures.plan import plot_plan
 
     timed = [("", one.step_time_s, one.peak_memory_bytes) for one in found.timed]
     chosen = [(c.label, c.step_time_s, c.result.metrics.peak_memory_bytes or 0.0) for c in found.choices]

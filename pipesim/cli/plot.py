@@ -10,8 +10,8 @@ import typer
 from pipesim.cli import options, tables
 from pipesim.cli.sweep import plot_table
 from pipesim.files import check_outputs
+from pipesim.questions import bubble_curves, compare, simulate_scenario
 from pipesim.scenario import load_scenario
-from pipesim.study import bubble_curves, compare, simulate_scenario
 
 app = typer.Typer(help="Draw one picture, PNG or SVG.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -24,7 +24,7 @@ app.command("sweep")(plot_table)
 @app.command()
 def gantt(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
     """Who computes what, when."""
-    from pipesim.plots import plot_gantt
+    from pipesim.show.figures import plot_gantt
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     result = simulate_scenario(load_scenario(scenario, overrides or ()))
@@ -42,7 +42,7 @@ def bubble(
     ] = None,
 ) -> None:
     """Bubble ratio of every schedule against the number of microbatches."""
-    from pipesim.plots import plot_bubble
+    from pipesim.show.figures import plot_bubble
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     asked = load_scenario(scenario, overrides or ())
@@ -59,7 +59,7 @@ def bubble(
 @app.command()
 def memory(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
     """Memory of every rank over the step."""
-    from pipesim.plots import plot_memory
+    from pipesim.show.figures import plot_memory
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     result = simulate_scenario(load_scenario(scenario, overrides or ()))
@@ -70,7 +70,7 @@ def memory(scenario: File, output: Output, overrides: options.Overrides = None) 
 @app.command()
 def breakdown(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
     """Where each rank's step goes."""
-    from pipesim.plots import plot_breakdown
+    from pipesim.show.figures import plot_breakdown
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     result = simulate_scenario(load_scenario(scenario, overrides or ()))
@@ -86,7 +86,7 @@ def pareto(
     chunks: options.Chunks = None,
 ) -> None:
     """Step time of every synchronous schedule against its peak memory."""
-    from pipesim.plots import plot_pareto
+    from pipesim.show.figures import plot_pareto
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     asked = load_scenario(scenario, overrides or ())

@@ -18,12 +18,12 @@ from pipesim.cli.report_answer import Answer
 from pipesim.cli.report_sections import sections
 from pipesim.errors import PipesimError, ScenarioError
 from pipesim.files import check_outputs, write_text
-from pipesim.report import Section, Verbatim, page
+from pipesim.questions import Comparison
+from pipesim.questions.compare import rank_in_table
 from pipesim.scenario import Scenario, load_scenario
 from pipesim.scenario.loading import read_text
 from pipesim.schedules import family
-from pipesim.study import Comparison
-from pipesim.study.compare import rank_in_table
+from pipesim.show.report import Section, Verbatim, page
 
 _ABSOLUTE_FOLDER = r"/(?:[^\s/:;,'\"()]+/)+"
 

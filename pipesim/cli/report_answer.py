@@ -8,9 +8,9 @@ from typing import Any
 from pipesim.cli.glossary import part_name
 from pipesim.cli.notes import framework_sentence
 from pipesim.cli.tables import amount, percent, seconds
-from pipesim.report import Choice, choose
-from pipesim.study import Comparison, Result
-from pipesim.study.memory_advice import THIN_SHARE
+from pipesim.questions import Comparison, Result
+from pipesim.questions.memory_advice import THIN_SHARE
+from pipesim.show.report import Choice, choose
 
 _UNEXPLAINED = "not_explained_s"
 

@@ -8,13 +8,13 @@ from tempfile import TemporaryDirectory
 
 from pipesim.cli.report_answer import Answer
 from pipesim.cli.tables import amount, seconds
-from pipesim.report import Picture, memory_or_in_flight
-from pipesim.study import Result
+from pipesim.questions import Result
+from pipesim.show.report import Picture, memory_or_in_flight
 
 
 def pictures(answer: Answer) -> list[Picture]:
     """Draw the chosen and the scenario's own schedule, and all of them by time and memory."""
-    from pipesim.plots import plot_gantt
+    from pipesim.show.figures import plot_gantt
 
     labels = " and ".join(result.label for result in answer.shown)
     timelines = [
@@ -34,7 +34,7 @@ def pictures(answer: Answer) -> list[Picture]:
 
 
 def _of_ranks(result: Result) -> list[Picture]:
-    from pipesim.plots import plot_breakdown, plot_memory
+    from pipesim.show.figures import plot_breakdown, plot_memory
 
     label, peak_bytes = result.label, result.metrics.peak_memory_bytes
     drawn = [
@@ -56,7 +56,7 @@ def _of_ranks(result: Result) -> list[Picture]:
 
 
 def _of_all(answer: Answer) -> list[Picture]:
-    from pipesim.plots import plot_pareto
+    from pipesim.show.figures import plot_pareto
 
     best = answer.choice.best
     points = [

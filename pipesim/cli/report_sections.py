@@ -10,8 +10,8 @@ from pipesim.cli import glossary, tables
 from pipesim.cli.notes import framework_lines, print_notes
 from pipesim.cli.report_answer import Answer
 from pipesim.cli.report_pictures import pictures
-from pipesim.report import Block, Lines, Section, Table
-from pipesim.study import Result
+from pipesim.questions import Result
+from pipesim.show.report import Block, Lines, Section, Table
 
 
 def sections(answer: Answer, local: Callable[[str], str]) -> list[Section]:

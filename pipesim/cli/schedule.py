@@ -7,16 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from pipesim.actions import Op, Schedule
 from pipesim.cli import options, tables
 from pipesim.costs import CostTable, build_costs
 from pipesim.errors import ScheduleError
 from pipesim.files import check_outputs, write_text
-from pipesim.graph import TRANSPORTS, format_grid, lower, needed_transport, peak_in_flight
+from pipesim.ir import TRANSPORTS, format_grid, lower, needed_transport, peak_in_flight
+from pipesim.ir.actions import Op, Schedule
+from pipesim.questions import load_csv, read_csv_text, shape_of
 from pipesim.scenario import Scenario, load_scenario, scenario_from_mapping
 from pipesim.schedules import Family, Shape, families, family, generate
 from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, find_framework, runs_only_as_csv, verdict
-from pipesim.study import load_csv, read_csv_text, shape_of
 
 _MOST_DIGITS = 19
 _ONLY_AS_CSV = ("no class of its own; loads the exported CSV",)

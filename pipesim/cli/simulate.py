@@ -11,7 +11,7 @@ from pipesim.cli import glossary, options, tables
 from pipesim.cli.notes import print_notes
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
-from pipesim.study import simulate_scenario
+from pipesim.questions import simulate_scenario
 
 
 def simulate(
@@ -50,15 +50,15 @@ def simulate(
     )
     result = simulate_scenario(asked)
     if trace is not None:
-        from pipesim.traces import write_trace
+        from pipesim.show.traces import write_trace
 
         write_trace(result.timeline, trace)
     if timeline is not None:
-        from pipesim.traces import write_timeline
+        from pipesim.show.traces import write_timeline
 
         write_timeline(result.timeline, timeline)
     if plot is not None:
-        from pipesim.plots import plot_gantt
+        from pipesim.show.figures import plot_gantt
 
         plot_gantt([(f"{asked.name}: {result.label}", result.timeline)], plot)
     if as_json:

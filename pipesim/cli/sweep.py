@@ -17,11 +17,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pipesim.cli import options, tables
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
+from pipesim.questions.fast import Evaluator
+from pipesim.questions.grid import axis_of, parse_axis
+from pipesim.questions.pool import dask_executor
+from pipesim.questions.sweep import Sweep, SweepReport, run_sweep
 from pipesim.scenario import apply_overrides, read_yaml_mapping
-from pipesim.study.fast import Evaluator
-from pipesim.study.grid import axis_of, parse_axis
-from pipesim.study.pool import dask_executor
-from pipesim.study.sweep import Sweep, SweepReport, run_sweep
 
 _NUM_NAMED = 20
 _KINDS = "bubble-microbatches, pipeline-tensor, pipeline-data, weak-scaling, memory-stage, network"
@@ -88,7 +88,7 @@ def plot_table(
     output: Annotated[Path, typer.Option("-o", "--output", help="PNG or SVG.")],
 ) -> None:
     """One picture of the field from the table of a sweep."""
-    from pipesim.plots.sweep import plot_sweep, read_sweep
+    from pipesim.show.figures.sweep import plot_sweep, read_sweep
 
     check_outputs(pictures=(output,), inputs=(table,))
     plot_sweep(read_sweep(table), kind, table.stem, output)

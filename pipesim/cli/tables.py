@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from pipesim.cli.glossary import part_name
-from pipesim.study import Comparison, Goodput, Result
+from pipesim.questions import Comparison, Goodput, Result
 
 _WIDTH = 400
 """More than any table takes: a narrow terminal breaks lines, but no name or number is cut short."""

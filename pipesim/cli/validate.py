@@ -11,7 +11,7 @@ from pipesim.cli import options, tables
 from pipesim.files import check_outputs
 
 if TYPE_CHECKING:
-    from pipesim.validation import Row, Validation
+    from pipesim.evidence.validation import Row, Validation
 
 
 def validate(
@@ -39,7 +39,7 @@ def validate(
     threads: Annotated[int, typer.Option(min=1, help="Threads of a rank on a CPU.")] = 1,
 ) -> None:
     """Run schedules with PyTorch, calibrate on one of them, predict the others, and print the errors."""
-    from pipesim.validation import validate as run_and_predict
+    from pipesim.evidence.validation import validate as run_and_predict
 
     check_outputs(pictures=(plot,), inputs=(scenario,))
     asked = options.read_scenario(scenario, overrides)
@@ -57,7 +57,7 @@ def validate(
         progress=lambda words: typer.echo(f"running: {words}", err=True),
     )
     if plot is not None:
-        from pipesim.plots.validation import plot_validation
+        from pipesim.show.figures.validation import plot_validation
 
         plot_validation([(row.label, row.measured, row.predicted) for row in found.rows], plot)
     if as_json:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import Op, Schedule
 from pipesim.costs.table import CostTable
-from pipesim.graph import Dependencies
+from pipesim.ir import Dependencies
+from pipesim.ir.actions import Op, Schedule
 
 Array = npt.NDArray[Any]
 

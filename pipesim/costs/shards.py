@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import COMPUTE, Op
 from pipesim.costs.network.alpha_beta import Collective
 from pipesim.costs.network.traffic import Reduction
+from pipesim.ir.actions import COMPUTE, Op
 
 Array = npt.NDArray[Any]
 

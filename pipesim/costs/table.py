@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import Op
 from pipesim.costs.host import HostCost
 from pipesim.costs.network.alpha_beta import (
     Collective,
@@ -23,6 +22,7 @@ from pipesim.costs.network.alpha_beta import (
 )
 from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.shards import ShardExchange, SyncStep
+from pipesim.ir.actions import Op
 
 Array = npt.NDArray[Any]
 """Floats, or Python objects where entries are `fractions.Fraction` and everything must stay exact."""

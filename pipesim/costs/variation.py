@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import SENDS, Schedule
 from pipesim.costs.rows import step_durations
 from pipesim.costs.table import CostTable
+from pipesim.ir.actions import SENDS, Schedule
 from pipesim.scenario.resolved import Jitter
 
 FloatArray = npt.NDArray[np.float64]

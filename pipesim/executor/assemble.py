@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import RECEIVES, SENDS, Schedule
 from pipesim.executor.job import Job, RankResult
 from pipesim.executor.plan import plan
 from pipesim.executor.run import Run, timeline_of
 from pipesim.executor.workload import describe
-from pipesim.graph import NONE
+from pipesim.ir import NONE
+from pipesim.ir.actions import RECEIVES, SENDS, Schedule
 
 Nanoseconds = npt.NDArray[np.int64]
 _SECONDS = 1e-9

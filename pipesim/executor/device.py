@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from pipesim.executor.plan import Instruction, Unit
-from pipesim.graph import NONE
+from pipesim.ir import NONE
 
 Nanoseconds = npt.NDArray[np.int64]
 COLUMNS = ("start", "end", "own", "wait_start", "wait_end", "cpu")

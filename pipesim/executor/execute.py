@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 
-from pipesim.actions import Schedule
 from pipesim.errors import ExecutionError
 from pipesim.executor.assemble import assemble
 from pipesim.executor.job import Job
 from pipesim.executor.pool import RankPool, require_torch
 from pipesim.executor.run import Run
 from pipesim.executor.workload import EmulatedWorkload, FactoryWorkload, Workload
-from pipesim.graph import lower, validate
+from pipesim.ir import lower, validate
+from pipesim.ir.actions import Schedule
 
 DEVICES = ("cpu", "cuda", "emulated")
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -111,7 +111,7 @@ def check(schedule: Schedule, workload: Workload, device: str) -> None:
         for name in ("op", "stage", "microbatch", "slice", "joined")
     )
     if not same:
-        raise ExecutionError('the schedule must come from pipesim.graph.lower(schedule, receive="early")')
+        raise ExecutionError('the schedule must come from pipesim.ir.lower(schedule, receive="early")')
     if isinstance(workload, EmulatedWorkload):
         sizes = len(workload.row_s), len(workload.boundary_bytes), len(workload.gradient_bytes)
         expected = len(schedule.op), schedule.num_stages, schedule.num_stages

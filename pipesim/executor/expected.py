@@ -6,9 +6,9 @@ import os
 
 import numpy as np
 
-from pipesim.actions import Op, Schedule
-from pipesim.evaluate import evaluate
 from pipesim.executor.workload import EmulatedWorkload, Workload
+from pipesim.ir.actions import Op, Schedule
+from pipesim.timing.longest_path import evaluate
 
 _REDUCED_BYTES_PER_S_AND_CORE = 1.5e9
 """Sent by all ranks together: gloo's all-reduce over the loopback of two cores moved 2.6 to 3.2 GB/s."""

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import Schedule
 from pipesim.errors import ExecutionError
 from pipesim.executor.workload import Workload
+from pipesim.ir.actions import Schedule
 
 BUILDING, BETWEEN_STEPS = -1, -2
 """Where a rank stands when it is at no row."""

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from pipesim.actions import Op
 from pipesim.errors import ExecutionError
 from pipesim.executor.collectives import gradients_of
 from pipesim.executor.device import CpuDevice, CudaDevice, Device
@@ -30,6 +29,7 @@ from pipesim.executor.stage import AnyStage, Boundary, probe
 from pipesim.executor.steps import Steps, make_stage, row_bytes
 from pipesim.executor.transport import LocalTransport
 from pipesim.executor.workload import EmulatedWorkload
+from pipesim.ir.actions import Op
 
 
 def run_in_lanes(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from pipesim.actions import RECEIVES, SENDS, Action, Op, Schedule
-from pipesim.graph import NONE, dependencies
+from pipesim.ir import NONE, dependencies
+from pipesim.ir.actions import RECEIVES, SENDS, Action, Op, Schedule
 
 
 @dataclass(frozen=True, slots=True)

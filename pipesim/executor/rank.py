@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from pipesim.actions import RECEIVES, SENDS, Op
 from pipesim.executor.collectives import Collectives
 from pipesim.executor.device import Device
 from pipesim.executor.plan import Instruction, RankProgram, Unit
 from pipesim.executor.stage import AnyStage, Boundary, Stage
 from pipesim.executor.transport import Transport
-from pipesim.graph import NONE
+from pipesim.ir import NONE
+from pipesim.ir.actions import RECEIVES, SENDS, Op
 
 
 class RankExecutor:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import BoolArray, Schedule
 from pipesim.errors import ExecutionError, PipesimError
 from pipesim.files import write_text
-from pipesim.graph import lower
-from pipesim.timeline import Timeline
+from pipesim.ir import lower
+from pipesim.ir.actions import BoolArray, Schedule
+from pipesim.ir.timeline import Timeline
 
 Floats = npt.NDArray[np.float64]
 _FORMAT, _VERSION = "pipesim-run", 1

@@ -10,11 +10,11 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from pipesim.actions import Op
 from pipesim.errors import ExecutionError
 from pipesim.executor.memory import ActivationMeter
 from pipesim.executor.models import Carried, PipelineModel, StageModule
 from pipesim.executor.wgrad import WeightGradients, make_deferrable
+from pipesim.ir.actions import Op
 
 Key: TypeAlias = tuple[int, int]
 """Microbatch and slice."""

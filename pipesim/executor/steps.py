@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from pipesim.actions import RECEIVES, SENDS, Op
 from pipesim.errors import ExecutionError
 from pipesim.executor.clock import ClockReading
 from pipesim.executor.device import COLUMNS
@@ -21,6 +20,7 @@ from pipesim.executor.plan import RankProgram
 from pipesim.executor.stage import AnyStage, Boundary, Stage
 from pipesim.executor.wgrad import deferred_share
 from pipesim.executor.workload import EmulatedWorkload
+from pipesim.ir.actions import RECEIVES, SENDS, Op
 
 
 def make_stage(job: Job, model: PipelineModel, index: int, device: torch.device) -> Stage:

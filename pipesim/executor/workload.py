@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pipesim.actions import Op, Schedule
 from pipesim.costs import CostTable, build_costs
 from pipesim.costs.build import traced_split
 from pipesim.costs.rows import row_durations
 from pipesim.errors import ExecutionError
+from pipesim.ir.actions import Op, Schedule
 from pipesim.scenario import Scenario
 from pipesim.scenario.resolved import LayerSplit, Transformer
 

@@ -1,12 +1,11 @@
-"""Scenarios: the file's schema, presets, readers of other tools' files, and the plain data they end in."""
+"""Scenarios: the file's schema, presets, and the plain data they end in."""
 
 from pipesim.scenario.entry import load_scenario, scenario_from_mapping
+from pipesim.scenario.hf.config import read_hf_config
 from pipesim.scenario.layers import balance, split_layers
 from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.overrides import apply_overrides, parse_override
 from pipesim.scenario.presets import Preset, find_preset, get_preset, list_presets
-from pipesim.scenario.readers.hf import read_hf_config
-from pipesim.scenario.readers.hf_scenario import hf_scenario_text
 from pipesim.scenario.resolved import Scenario
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "balance",
     "find_preset",
     "get_preset",
-    "hf_scenario_text",
     "list_presets",
     "load_scenario",
     "parse_override",

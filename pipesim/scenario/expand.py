@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
+from pipesim.scenario.hf.config import read_hf_config
 from pipesim.scenario.presets import Kind, Preset, get_preset, list_presets
-from pipesim.scenario.readers.hf import read_hf_config
 from pipesim.units import parse_flops_per_s
 
 CLUSTER_PRESETS: dict[str, Kind] = {

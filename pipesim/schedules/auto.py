@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.actions import Action, Schedule
 from pipesim.costs.table import CostTable
 from pipesim.errors import InfeasibleError, ScheduleError
-from pipesim.evaluate import PreparedSchedule
-from pipesim.schedules._search.bounds import lower_bound_s
-from pipesim.schedules._search.exact import solve
-from pipesim.schedules._search.memory import is_limit, memory_limit
-from pipesim.schedules._search.named import NamedSchedule, fits, named_schedules, placement_of
-from pipesim.schedules._search.problem import Problem, Word
-from pipesim.schedules._search.search import Search
+from pipesim.ir.actions import Action, Schedule
+from pipesim.schedules._named import NamedSchedule, fits, named_schedules, placement_of
 from pipesim.schedules.registry import Orders, Rule, Shape, schedule
+from pipesim.search.local_search import Search
+from pipesim.search.lower_bound import lower_bound_s
+from pipesim.search.memory_limit import is_limit, memory_limit
+from pipesim.search.problem import Problem, Word
+from pipesim.search.solver import solve
+from pipesim.timing.longest_path import PreparedSchedule
 
 DEFAULT_BUDGET = 100_000_000
 """Actions timed: about a second for small shapes."""

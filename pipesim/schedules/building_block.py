@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pipesim.actions import Action, forward, input_gradient, weight_gradient
+from pipesim.ir.actions import Action, forward, input_gradient, weight_gradient
 
 PERIOD = 6
 """Slots a rank works for one microbatch: F, I and W of two chunks."""

@@ -9,7 +9,7 @@ ask for the same slot within a unit of p microbatches, half of them each way. Un
 from collections.abc import Iterator
 from typing import Any
 
-from pipesim.actions import Action, backward, forward
+from pipesim.ir.actions import Action, backward, forward
 from pipesim.schedules.registry import Orders, Rule, Shape, schedule
 
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
-from pipesim.actions import Action, backward, forward, input_gradient, overlap, weight_gradient
+from pipesim.ir.actions import Action, backward, forward, input_gradient, overlap, weight_gradient
 from pipesim.schedules.registry import Orders, Rule, Shape, schedule
 
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipesim.actions import Action, Op, Schedule
 from pipesim.errors import ScheduleError
-from pipesim.graph import find_hang, lower, validate
+from pipesim.ir import find_hang, lower, validate
+from pipesim.ir.actions import Action, Op, Schedule
 from pipesim.schedules.registry import Shape, family, generate
 
 FRAMEWORKS = ("torch", "Megatron", "DeepSpeed")

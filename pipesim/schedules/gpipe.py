@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipesim.actions import backward, forward
+from pipesim.ir.actions import backward, forward
 from pipesim.schedules.registry import Orders, Shape, schedule
 
 

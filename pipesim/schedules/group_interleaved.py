@@ -8,7 +8,7 @@ more bubble.
 from collections.abc import Iterator
 from typing import Any
 
-from pipesim.actions import Action, forward, input_gradient, weight_gradient
+from pipesim.ir.actions import Action, forward, input_gradient, weight_gradient
 from pipesim.schedules.registry import Orders, Rule, Shape, schedule
 
 

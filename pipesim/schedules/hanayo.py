@@ -10,7 +10,7 @@ ones leave.
 from collections.abc import Iterator
 from typing import Any
 
-from pipesim.actions import Action, backward, forward
+from pipesim.ir.actions import Action, backward, forward
 from pipesim.schedules.registry import Orders, Rule, Shape, schedule
 
 

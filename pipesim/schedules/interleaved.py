@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pipesim.actions import Action, backward, forward
+from pipesim.ir.actions import Action, backward, forward
 from pipesim.schedules.registry import Orders, Refusal, Rule, Shape, schedule
 
 

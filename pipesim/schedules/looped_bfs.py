@@ -6,7 +6,7 @@ backward.
 
 from typing import Any
 
-from pipesim.actions import backward, forward
+from pipesim.ir.actions import backward, forward
 from pipesim.schedules.registry import Orders, Shape, schedule
 
 

@@ -7,7 +7,7 @@ each action then moves to the first free slot that its input and the block's own
 
 import numpy as np
 
-from pipesim.actions import Action, backward, forward
+from pipesim.ir.actions import Action, backward, forward
 from pipesim.schedules.building_block import Block, Turn, turns
 from pipesim.schedules.registry import Orders, Shape, schedule
 

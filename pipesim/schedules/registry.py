@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
-from pipesim.actions import Action, Schedule
 from pipesim.costs.table import CostTable
 from pipesim.errors import DeadlockError, ScheduleError
-from pipesim.graph import validate
+from pipesim.ir import validate
+from pipesim.ir.actions import Action, Schedule
+from pipesim.ir.shape import Shape as Shape
 
 MAX_FORWARDS = 4_000_000
 """p * v * m of the largest schedule that is generated: gigabytes and minutes; more is a slip of the hand."""
@@ -27,33 +28,6 @@ Order: TypeAlias = Callable[..., Orders]
 
 Placement: TypeAlias = Literal["linear", "loop", "v", "wave", "bidirectional"]
 """Rank of stage s: s; s mod p; there and back; there and back again; s and p - 1 - s of two replicas."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What a schedule is generated for.
-
-    Parameters
-    ----------
-    num_ranks, num_chunks, num_microbatches : int
-        p, v and m.
-    options : Mapping
-        Settings of one family, such as ``microbatch_group_size``.
-    """
-
-    num_ranks: int
-    num_chunks: int
-    num_microbatches: int
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def num_stages(self) -> int:
-        """Stages S = p * v."""
-        return self.num_ranks * self.num_chunks
-
-    def __str__(self) -> str:
-        text = f"p={self.num_ranks} v={self.num_chunks} m={self.num_microbatches}"
-        return text + "".join(f" {key}={value}" for key, value in sorted(self.options.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ in reverse. Slices of equal length do not take equal time: the later ones attend
 from collections.abc import Iterator
 from typing import Any
 
-from pipesim.actions import Action, backward, forward
+from pipesim.ir.actions import Action, backward, forward
 from pipesim.schedules.registry import Orders, Rule, Shape, schedule
 
 DEFAULT_NUM_SLICES = 4

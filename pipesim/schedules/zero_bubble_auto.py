@@ -14,9 +14,9 @@ import numpy as np
 
 from pipesim.costs.table import CostTable
 from pipesim.errors import InfeasibleError
-from pipesim.schedules._search.memory import is_limit, memory_limit
-from pipesim.schedules._search.problem import MemoryLimit, Problem
 from pipesim.schedules.registry import Orders, Rule, Shape, schedule
+from pipesim.search.memory_limit import is_limit, memory_limit
+from pipesim.search.problem import MemoryLimit, Problem
 
 SOURCE = "arXiv 2401.10241 section 3.1"
 PAPER_WEIGHT_SHARE = 0.5
@@ -74,7 +74,7 @@ def _counted(shape: Shape, costs: CostTable, limit: int | list[int]) -> MemoryLi
 
 def _best_order(shape: Shape, costs: CostTable, memory: MemoryLimit) -> Orders:
     """Order of least span among the eight; of equal ones the first."""
-    from pipesim.evaluate.zero_bubble import zero_bubble_word
+    from pipesim.search.zero_bubble_rounds import zero_bubble_word
 
     problem = Problem.of(range(shape.num_ranks), shape.num_microbatches, costs, memory)
     pipeline, _ = problem.pipeline()

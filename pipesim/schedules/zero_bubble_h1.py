@@ -7,7 +7,7 @@ every rank holds as much as 1F1B's first one: p microbatches until their W.
 from collections.abc import Iterator
 from typing import Any
 
-from pipesim.actions import Action, forward, input_gradient, weight_gradient
+from pipesim.ir.actions import Action, forward, input_gradient, weight_gradient
 from pipesim.schedules.registry import Orders, Refusal, Shape, schedule
 
 

@@ -9,7 +9,7 @@ the paper's table 5 from the times of its table 9.
 from collections.abc import Iterator
 from typing import Any
 
-from pipesim.actions import Action, forward, input_gradient, weight_gradient
+from pipesim.ir.actions import Action, forward, input_gradient, weight_gradient
 from pipesim.schedules.registry import Orders, Shape, schedule
 
 

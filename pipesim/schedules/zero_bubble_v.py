@@ -7,7 +7,7 @@ take the same time and m >= 2p - 1, no rank idles between its first and its last
 from collections.abc import Iterator
 from typing import Any
 
-from pipesim.actions import Action, forward, input_gradient, weight_gradient
+from pipesim.ir.actions import Action, forward, input_gradient, weight_gradient
 from pipesim.schedules.registry import Orders, Shape, schedule
 
 

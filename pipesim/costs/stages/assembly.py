@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.actions import Op
 from pipesim.costs.network.alpha_beta import Ring
 from pipesim.costs.network.topology import data_ring, expert_data_ring, fabric, pipeline_links
 from pipesim.costs.stages.provenance import common_provenance
@@ -16,6 +15,7 @@ from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.stages.sharding import Block, Sharding, StageParameters
 from pipesim.costs.table import CostTable, GradientCollective
 from pipesim.errors import ScenarioError
+from pipesim.ir.actions import Op
 from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, OptimizerLevel, Scenario
 
 FloatArray = npt.NDArray[np.float64]

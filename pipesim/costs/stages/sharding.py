@@ -15,10 +15,10 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from pipesim.actions import Op
 from pipesim.costs.network.alpha_beta import Ring, all_gather, reduce_scatter
 from pipesim.costs.shards import ShardExchange, SyncStep
 from pipesim.costs.stages.overlap import exposed_s
+from pipesim.ir.actions import Op
 from pipesim.scenario.resolved import OptimizerLevel, Precision
 
 

@@ -1,5 +1,0 @@
-"""The discrete-event simulator: SimPy processes for GPUs, links and collectives."""
-
-from pipesim.engine.simulation import simulate
-
-__all__ = ["simulate"]

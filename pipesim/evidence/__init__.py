@@ -1,0 +1,1 @@
+"""Measurements beside predictions: published tables, calibration from runs, validation on real devices."""

@@ -1,0 +1,32 @@
+"""Published measurements as scenarios, their predictions, and the errors."""
+
+from pipesim.evidence.published.judge import (
+    Errors,
+    Judged,
+    Report,
+    judge,
+    predict_row,
+    resolved,
+    usable,
+    with_parameters,
+)
+from pipesim.evidence.published.predict import Predictor
+from pipesim.evidence.published.rows import Row, halves
+from pipesim.evidence.published.sets import SETS, PublishedSet, published_set
+
+__all__ = [
+    "SETS",
+    "Errors",
+    "Judged",
+    "Predictor",
+    "PublishedSet",
+    "Report",
+    "Row",
+    "halves",
+    "judge",
+    "predict_row",
+    "published_set",
+    "resolved",
+    "usable",
+    "with_parameters",
+]

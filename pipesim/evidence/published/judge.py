@@ -1,0 +1,231 @@
+"""Predict every row of a set and say how far off each one is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from pipesim.costs import build_costs
+from pipesim.evidence.published.collectives import collective_s
+from pipesim.evidence.published.predict import Predictor
+from pipesim.evidence.published.rows import Row, halves
+from pipesim.evidence.published.sets import PublishedSet
+from pipesim.evidence.published.zero_bubble import PASS_TIME_FACTOR
+from pipesim.scenario import Scenario, scenario_from_mapping
+
+Role = Literal["fitted", "judged", "unseen", "left out"]
+"""In the half that a parameter was fitted on, in the other half, in a set that no parameter has seen, or
+without a prediction."""
+
+
+_PASS_TIMES = ("forward_s", "backward_s", "input_gradient_s", "weight_gradient_s", "p2p_latency_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A row with its prediction; both are None where the row is left out. The error is signed."""
+
+    row: Row
+    role: Role
+    predicted: float | None
+    error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Errors of several rows, as fractions: mean, median and largest of the sizes, mean with sign."""
+
+    num_rows: int
+    mape: float | None
+    median: float | None
+    max_error: float | None
+    bias: float | None
+
+    @classmethod
+    def of(cls, judged: Sequence[Judged]) -> Errors:
+        """Sum up the rows that have a prediction."""
+        errors = np.array([one.error for one in judged if one.error is not None])
+        if not len(errors):
+            return cls(0, None, None, None, None)
+        size = np.abs(errors)
+        return cls(
+            len(errors), float(size.mean()), float(np.median(size)), float(size.max()), float(errors.mean())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A set judged row by row.
+
+    Parameters
+    ----------
+    published : PublishedSet
+        The set.
+    rows : tuple of Judged
+        In the order of the table.
+    num_groups, num_groups_ranked : int
+        Groups whose rows differ in the schedule alone, and those of them that are ranked as measured.
+    """
+
+    published: PublishedSet
+    rows: tuple[Judged, ...]
+    num_groups: int
+    num_groups_ranked: int
+
+    def errors(self, *roles: Role, explained: bool = False) -> Errors:
+        """Errors of all rows, or of those in some roles; `explained` leaves out the unexplained ones."""
+        return Errors.of(
+            [
+                one
+                for one in self.rows
+                if (not roles or one.role in roles) and not (explained and one.row.unexplained)
+            ]
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON, without the rows."""
+        errors, fitted, judged = self.errors(), self.errors("fitted"), self.errors("judged")
+        return {
+            "set": self.published.name,
+            "title": self.published.title,
+            "quantity": self.published.quantity,
+            "rows": errors.num_rows,
+            "mape": errors.mape,
+            "median": errors.median,
+            "max_error": errors.max_error,
+            "bias": errors.bias,
+            "mape_fitted_half": fitted.mape,
+            "mape_judged_half": judged.mape,
+            "mape_without_unexplained": self.errors(explained=True).mape,
+            "left_out": sum(one.error is None for one in self.rows),
+            "parameters": self.published.fitted,
+            "groups": self.num_groups,
+            "groups_ranked_as_measured": self.num_groups_ranked,
+        }
+
+    def rows_to_dicts(self) -> list[dict[str, Any]]:
+        """Plain data for JSON, one entry a row."""
+        return [
+            {
+                "set": self.published.name,
+                "row": number,
+                "label": one.row.label,
+                "quantity": self.published.quantity,
+                "measured": None if math.isnan(one.row.measured) else one.row.measured,
+                "predicted": one.predicted,
+                "error": one.error,
+                "role": one.role,
+                "unexplained": one.row.unexplained,
+                "left_out": one.row.left_out,
+                "source": one.row.source,
+            }
+            for number, one in enumerate(self.rows, start=1)
+        ]
+
+
+def judge(
+    published: PublishedSet,
+    rows: Sequence[Row] | None = None,
+    *,
+    parameters: Mapping[str, float] | None = None,
+    predictor: Predictor | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Report:
+    """Predict the rows of a set.
+
+    Parameters
+    ----------
+    published : PublishedSet
+        The set.
+    rows : sequence of Row, optional
+        Other rows of the same kind; by default the shipped ones. Others are no part of a fit.
+    parameters : Mapping, optional
+        Fields of the efficiency to try in place of the preset's.
+    predictor : Predictor, optional
+        One to share prepared schedules with.
+    progress : Callable
+        Told the label of each row before it is predicted.
+    """
+    predictor = predictor or Predictor()
+    own = rows is None
+    rows = published.rows() if rows is None else rows
+    in_fit = {id(row) for row in halves(usable(rows))[0]}
+    judged = []
+    for row in rows:
+        progress(row.label)
+        if row.scenario is None or row.left_out:
+            judged.append(Judged(row, "left out", None, None))
+            continue
+        predicted = predict_row(published, row, resolved(row, parameters), predictor)
+        role: Role = "unseen"
+        if own and published.fitted is not None:
+            role = "fitted" if id(row) in in_fit and not row.unexplained else "judged"
+        judged.append(Judged(row, role, predicted, predicted / row.measured - 1))
+    ranked = _rankings(judged)
+    return Report(published, tuple(judged), len(ranked), sum(ranked))
+
+
+def usable(rows: Sequence[Row]) -> list[Row]:
+    """Rows that a fit may look at: those with a prediction that a smooth model can be held to."""
+    return [row for row in rows if row.scenario is not None and not row.left_out and not row.unexplained]
+
+
+def resolved(row: Row, parameters: Mapping[str, float] | None = None) -> Scenario:
+    """Scenario of a row, with other values for some fields of its efficiency.
+
+    Raises
+    ------
+    ScenarioError
+        If the row's sizes contradict each other.
+    """
+    assert row.scenario is not None
+    return with_parameters(scenario_from_mapping(row.scenario), parameters or {})
+
+
+def with_parameters(scenario: Scenario, parameters: Mapping[str, float]) -> Scenario:
+    """Put values into the efficiency of a scenario, or scale its stated times by ``pass_time_factor``."""
+    if not parameters:
+        return scenario
+    if scenario.costs is not None:
+        scale = parameters["pass_time_factor"] / PASS_TIME_FACTOR
+        scaled = {name: scale * getattr(scenario.costs, name) for name in _PASS_TIMES}
+        return replace(scenario, costs=replace(scenario.costs, **scaled))
+    if scenario.efficiency is None:
+        return scenario
+    changed: dict[str, Any] = dict(parameters)
+    return replace(scenario, efficiency=replace(scenario.efficiency, **changed))
+
+
+def predict_row(published: PublishedSet, row: Row, scenario: Scenario, predictor: Predictor) -> float:
+    """Predict the set's quantity for a row, in its SI unit."""
+    if published.quantity == "step_time_s":
+        return predictor.step_time_s(scenario, steps_overlap=bool(row.extra.get("steps_overlap")))
+    if published.quantity == "peak_memory_bytes":
+        return predictor.peak_memory_bytes(scenario)
+    if published.quantity == "activation_bytes":
+        return predictor.layer_activation_bytes(scenario)
+    if published.quantity == "collective_time_s":
+        return collective_s(scenario, row)
+    costs = build_costs(scenario, num_chunks=scenario.parallel.virtual_stages)
+    return float(costs.forward_s[1] + costs.backward_s[1])
+
+
+def _rankings(judged: Sequence[Judged]) -> list[bool]:
+    """Whether each group of rows is ranked as measured; ties count as right."""
+    groups: dict[str, list[Judged]] = {}
+    for one in judged:
+        if one.row.group is not None and one.predicted is not None:
+            groups.setdefault(one.row.group, []).append(one)
+    results = []
+    for members in groups.values():
+        if len(members) < 2:
+            continue
+        measured = np.array([one.row.measured for one in members])
+        predicted = np.array([one.predicted for one in members], dtype=float)
+        order = np.sign(measured[:, None] - measured) * np.sign(predicted[:, None] - predicted)
+        results.append(bool((order >= 0).all()))
+    return results

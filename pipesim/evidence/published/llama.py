@@ -1,0 +1,158 @@
+"""Rows of NeMo on H100 and of Megatron-LM on B200: scenarios of three published tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pipesim.errors import ScenarioError
+from pipesim.evidence.published.megatron_a100 import gpt, nodes
+from pipesim.evidence.published.rows import Row
+from pipesim.evidence.published.tables import Line
+
+_HARDWARE = {
+    "H100": {"accelerator": "h100-sxm", "intra_node": "nvlink4", "inter_node": "ib-ndr"},
+    "H200": {"accelerator": "h200-sxm", "intra_node": "nvlink4", "inter_node": "ib-ndr"},
+    "B200": {"accelerator": "b200-sxm", "intra_node": "nvlink5", "inter_node": "ib-ndr"},
+}
+_PLAIN_MLP = ("gpt", "nemotron")
+"""Names of models without a gate; all others are of Llama's kind."""
+
+
+def shape(line: Line) -> dict[str, Any]:
+    """``model:`` keys of a GPT, or of a Llama: gated MLP, grouped keys and values, nothing tied."""
+    if line["model"].lower().startswith(_PLAIN_MLP):
+        model = gpt(
+            line.count("layers"),
+            line.count("hidden"),
+            line.count("heads"),
+            seq=line.count("seq"),
+            vocab=line.count("vocab"),
+        )
+        inner = line.count("ffn")
+        return model if inner == 4 * model["hidden_size"] else {**model, "intermediate_size": inner}
+    return {
+        "num_hidden_layers": line.count("layers"),
+        "hidden_size": line.count("hidden"),
+        "num_attention_heads": line.count("heads"),
+        "num_key_value_heads": line.count("kv_heads"),
+        "intermediate_size": line.count("ffn"),
+        "vocab_size": line.count("vocab"),
+        "seq_length": line.count("seq"),
+        "gated_mlp": True,
+    }
+
+
+def parallel_keys(line: Line) -> dict[str, Any]:
+    """``parallel:`` keys from TP, PP, VPP, CP, DP; sequence parallel where there is tensor parallel."""
+    keys = {
+        "pipeline": line.count("PP"),
+        "tensor": line.count("TP"),
+        "data": line.count("DP"),
+        "virtual_stages": line.count("VPP", 1),
+        "sequence_parallel": line.count("TP") > 1,
+    }
+    context = line.count("CP", 1)
+    return {**keys, "context": context} if context > 1 else keys
+
+
+def _nemo_scenario(line: Line, name: str) -> dict[str, Any]:
+    parallel, model = parallel_keys(line), shape(line)
+    gpu = line["gpu"].split()[0]
+    if gpu not in _HARDWARE:
+        raise ScenarioError(
+            f"found {line['gpu']!r}; needed: {', '.join(_HARDWARE)}",
+            file=line.file,
+            key=f"line {line.number}, gpu",
+        )
+    scenario = {
+        "name": name,
+        "model": model,
+        "cluster": {**_HARDWARE[gpu], **nodes(line)},
+        "parallel": parallel,
+        "batch": {"global": line.count("GBS"), "micro": line.count("MBS")},
+        "schedule": "interleaved-1f1b" if parallel["virtual_stages"] > 1 else "1f1b",
+        "optimizer": "sharded",
+        "efficiency": "h100-nemo",
+        "precision": {"compute": line["precision"].lower(), "gradient_bytes": 2},
+    }
+    layers = _layers_with_ends(model["num_hidden_layers"], parallel)
+    return {**scenario, "layers": layers} if layers else scenario
+
+
+def _layers_with_ends(num_layers: int, parallel: dict[str, Any]) -> list[int] | None:
+    """Layers of each stage where embedding and loss take a layer's place each, as 2 + 126 = 8 x 8 x 2."""
+    num_stages = parallel["pipeline"] * parallel["virtual_stages"]
+    if num_stages == 1 or num_layers % num_stages == 0 or (num_layers + 2) % num_stages:
+        return None
+    each = (num_layers + 2) // num_stages
+    return [each - 1, *[each] * (num_stages - 2), each - 1]
+
+
+def nvidia(lines: Iterable[Line]) -> list[Row]:
+    """NVIDIA's step times of Llama 3.1 in releases of DGX Cloud Benchmarking."""
+    rows = []
+    for line in lines:
+        sizes = [f"{key}{line[key]}" for key in ("TP", "PP", "VPP", "CP", "DP") if line[key]]
+        release = line["set"].split()[-1]
+        name = f"{line['model']} L{line['layers']} {line['precision']} {' '.join(sizes)} ({release})"
+        scenario = _nemo_scenario(line, name)
+        rows.append(Row(name, scenario, line.number_of("step_time_s"), line["source"]))
+    return rows
+
+
+_SLOW_FP8 = "the only row of NeMo 23.04, whose fp8 layers were slower than later ones; one row is no set"
+_OTHER_VENDOR = (
+    "3,072 GPUs of another vendor's cloud, 15 % slower than NVIDIA's own systems with the same software"
+)
+
+
+def mlperf(lines: Iterable[Line]) -> list[Row]:
+    """GPT-3 175B (and Llama 3.1 405B) in MLPerf training, from the official logs."""
+    rows = []
+    for line in lines:
+        name = f"{line['system']} {line['set'].removeprefix('mlperf_training_')}"
+        unexplained = None
+        if line["set"].endswith("v3.0"):
+            unexplained = _SLOW_FP8
+        elif "Oracle" in line["source"]:
+            unexplained = _OTHER_VENDOR
+        rows.append(
+            Row(
+                name,
+                _nemo_scenario(line, name),
+                line.number_of("step_time_s"),
+                line["source"],
+                unexplained=unexplained,
+            )
+        )
+    return rows
+
+
+def simumax(lines: Iterable[Line]) -> list[Row]:
+    """SimuMax's measured step times on 8 B200."""
+    return [
+        Row(line["case"], _simumax_scenario(line), line.number_of("real_step_ms") / 1e3, line["source"])
+        for line in lines
+    ]
+
+
+def simumax_memory(lines: Iterable[Line]) -> list[Row]:
+    """Peak allocation of the same runs."""
+    return [
+        Row(line["case"], _simumax_scenario(line), line.number_of("real_alloc_GiB") * 2**30, line["source"])
+        for line in lines
+    ]
+
+
+def _simumax_scenario(line: Line) -> dict[str, Any]:
+    return {
+        "name": line["case"],
+        "model": shape(line),
+        "cluster": {"accelerator": "b200-sxm", **nodes(line), "intra_node": "nvlink5"},
+        "parallel": parallel_keys(line),
+        "batch": {"microbatches": line.count("n_microbatches"), "micro": line.count("MBS")},
+        "schedule": "1f1b",
+        "optimizer": "sharded",
+        "efficiency": "b200-megatron",
+    }

@@ -1,0 +1,237 @@
+"""The published sets: which table, which rows, what is compared, which parameters were fitted to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipesim.errors import ScenarioError
+from pipesim.evidence.published import (
+    collectives,
+    llama,
+    megatron_a100,
+    torchtitan,
+    vocabulary,
+    zero_bubble,
+)
+from pipesim.evidence.published.korthikanti_parts import activation_rows, layer_rows
+from pipesim.evidence.published.rows import Quantity, Row
+from pipesim.evidence.published.tables import Line, read_table, read_table_file
+from pipesim.scenario.nearest import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedSet:
+    """One table and one quantity of it.
+
+    Parameters
+    ----------
+    name : str
+        As on the command line.
+    title : str
+        What was measured, where, by whom.
+    table : str
+        File in the package.
+    quantity : str
+        What is compared, with its SI unit.
+    read : Callable
+        From the table's lines to rows.
+    fitted : str, optional
+        What was fitted on half of this set's rows, an efficiency preset or the factor on pass times; None
+        where no parameter has seen a row.
+    """
+
+    name: str
+    title: str
+    table: str
+    quantity: Quantity
+    read: Callable[[Iterable[Line]], list[Row]]
+    fitted: str | None = None
+
+    def rows(self, file: str | Path | None = None) -> list[Row]:
+        """Rows of the shipped table, or of a file in the same columns.
+
+        Raises
+        ------
+        ScenarioError
+            If the file cannot be read as that table.
+        """
+        return self.read(read_table(self.table) if file is None else read_table_file(file))
+
+
+_ZERO_BUBBLE = "zero_bubble_tables_4_5_9.csv"
+_VOCABULARY = "vocab_parallelism_1f1b_vhalf.csv"
+
+SETS: Mapping[str, PublishedSet] = {
+    one.name: one
+    for one in (
+        PublishedSet(
+            "korthikanti",
+            "Megatron-LM 2022 on A100, 22B to 1T (arXiv 2205.05198, table 5)",
+            "korthikanti22_table5.csv",
+            "step_time_s",
+            megatron_a100.korthikanti,
+            "a100-megatron-2022",
+        ),
+        PublishedSet(
+            "sc21",
+            "Megatron-LM 2021 on A100, 1.7B to 1T (arXiv 2104.04473, table 1)",
+            "megatron_sc21_table1.csv",
+            "step_time_s",
+            megatron_a100.sc21,
+            "a100-megatron-2021",
+        ),
+        PublishedSet(
+            "vtrain",
+            "Megatron-DeepSpeed on up to 512 A100 (vTrain's multi-node runs)",
+            "vtrain_multi_node_a100.csv",
+            "step_time_s",
+            megatron_a100.vtrain,
+            "a100-megatron-deepspeed-vtrain",
+        ),
+        PublishedSet(
+            "bloom",
+            "Megatron-DeepSpeed on 384 A100 (BLOOM's topology grid)",
+            "bigscience_bloom_a100.csv",
+            "step_time_s",
+            megatron_a100.bloom,
+            "a100-megatron-deepspeed-bloom",
+        ),
+        PublishedSet(
+            "bloom-batches",
+            "one configuration of BLOOM's grid with four batches",
+            "bigscience_bloom_batch_sweep.csv",
+            "step_time_s",
+            megatron_a100.bloom_batches,
+            "a100-megatron-deepspeed-bloom",
+        ),
+        PublishedSet(
+            "nvidia",
+            "NeMo on up to 2,304 H100, Llama 3.1 8B to 405B (DGX Cloud Benchmarking)",
+            "dgxc_benchmarking_step_times.csv",
+            "step_time_s",
+            llama.nvidia,
+            "h100-nemo",
+        ),
+        PublishedSet(
+            "mlperf",
+            "NeMo on up to 6,144 H100, GPT-3 175B in fp8 (MLPerf training v3.0 to v4.1)",
+            "mlperf_gpt3_llama405b.csv",
+            "step_time_s",
+            llama.mlperf,
+            "h100-nemo",
+        ),
+        PublishedSet(
+            "simumax",
+            "Megatron-LM 0.14 on 8 B200, cut-down Llama 3 (SimuMax)",
+            "simumax_b200.csv",
+            "step_time_s",
+            llama.simumax,
+            "b200-megatron",
+        ),
+        PublishedSet(
+            "zero-bubble",
+            "zero-bubble schedules on A100, from the printed pass times (arXiv 2401.10241)",
+            _ZERO_BUBBLE,
+            "step_time_s",
+            zero_bubble.pass_times,
+            "zero-bubble-pass-times",
+        ),
+        PublishedSet(
+            "zero-bubble-hardware",
+            "zero-bubble schedules on A100, from the hardware alone (arXiv 2401.10241)",
+            _ZERO_BUBBLE,
+            "step_time_s",
+            zero_bubble.from_hardware,
+        ),
+        PublishedSet(
+            "zero-bubble-few",
+            "the same with few microbatches (tables 10 and 12)",
+            "zero_bubble_tables_10_12.csv",
+            "step_time_s",
+            zero_bubble.from_hardware,
+        ),
+        PublishedSet(
+            "vocabulary",
+            "1F1B on A100 with vocabularies of 32k to 256k (arXiv 2411.05288)",
+            _VOCABULARY,
+            "step_time_s",
+            vocabulary.step_times,
+            "a100-megatron-2024",
+        ),
+        PublishedSet(
+            "torchtitan",
+            "torchtitan on H100 96 GB, not fitted (benchmark pages)",
+            "torchtitan.csv",
+            "step_time_s",
+            torchtitan.torchtitan,
+        ),
+        PublishedSet(
+            "meta",
+            "Llama 3 405B on up to 16,384 H100 (arXiv 2407.21783, table 4)",
+            "llama3_405b_meta.csv",
+            "step_time_s",
+            torchtitan.meta,
+        ),
+        PublishedSet(
+            "korthikanti-layers",
+            "one layer of the 22B model (arXiv 2205.05198, table 4)",
+            "korthikanti22_table4_layer_times.csv",
+            "layer_time_s",
+            layer_rows,
+        ),
+        PublishedSet(
+            "korthikanti-memory",
+            "activations of the first rank's layers (arXiv 2205.05198, figures 1 and 7)",
+            "korthikanti22_memory.csv",
+            "activation_bytes",
+            activation_rows,
+        ),
+        PublishedSet(
+            "simumax-memory",
+            "peak allocation of SimuMax's runs",
+            "simumax_b200.csv",
+            "peak_memory_bytes",
+            llama.simumax_memory,
+        ),
+        PublishedSet(
+            "zero-bubble-memory",
+            "peak memory of the zero-bubble runs, printed in whole GB",
+            _ZERO_BUBBLE,
+            "peak_memory_bytes",
+            zero_bubble.memory,
+        ),
+        PublishedSet(
+            "vocabulary-memory",
+            "peak memory of the vocabulary runs",
+            _VOCABULARY,
+            "peak_memory_bytes",
+            vocabulary.memory,
+        ),
+        PublishedSet(
+            "collectives",
+            "nccl-tests on A100, H100, H200, B200",
+            "nccl_bandwidth.csv",
+            "collective_time_s",
+            collectives.collectives,
+        ),
+    )
+}
+
+
+def published_set(name: str) -> PublishedSet:
+    """Look a set up; case and underscores are forgiven.
+
+    Raises
+    ------
+    ScenarioError
+        If there is none of that name.
+    """
+    plain = name.strip().lower().replace("_", "-")
+    if plain not in SETS:
+        raise ScenarioError(
+            f"no published set is called {name!r}{did_you_mean(plain, list(SETS))}; "
+            f"there are: {', '.join(SETS)}"
+        )
+    return SETS[plain]

@@ -1,0 +1,180 @@
+"""Calibrate on one schedule, run the others, predict them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from pipesim.errors import InfeasibleError, PipesimError, ScheduleError
+from pipesim.evidence.calibration.fit import Calibration
+from pipesim.evidence.validation.rows import Row, label
+from pipesim.evidence.validation.runner import Runner
+from pipesim.executor import RankPool
+from pipesim.questions.compare import Skipped
+from pipesim.questions.execution import check_runnable
+from pipesim.scenario import Scenario
+from pipesim.schedules import Family, families, family
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Predictions beside runs.
+
+    Parameters
+    ----------
+    device, calibrated_on : str
+        Where, and the schedule that the costs come from.
+    rows : tuple of Row
+        One a schedule and number of microbatches.
+    skipped : tuple of Skipped
+        Schedules that were not run.
+    calibrations : dict of int to Calibration
+        By number of stages.
+    environment : dict
+        What it ran on.
+    """
+
+    device: str
+    calibrated_on: str
+    rows: tuple[Row, ...]
+    skipped: tuple[Skipped, ...]
+    calibrations: dict[int, Calibration]
+    environment: dict[str, str]
+
+    def summary(self) -> dict[str, Any]:
+        """Median and largest errors; see `summary_of`."""
+        return summary_of(self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "device": self.device,
+            "calibrated_on": self.calibrated_on,
+            "rows": [row.to_dict() for row in self.rows],
+            "skipped": [{"schedule": s.schedule, "reason": s.reason} for s in self.skipped],
+            "summary": self.summary(),
+            "calibrations": {str(stages): found.evidence for stages, found in self.calibrations.items()},
+            "environment": self.environment,
+        }
+
+
+def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Median and largest errors over the rows that count: predicted ones with undisturbed steps."""
+    counted = [row for row in rows if not row.calibrated_on and not row.disturbed]
+    found: dict[str, Any] = {
+        "num_rows": len(counted),
+        "num_disturbed_rows": sum(row.disturbed for row in rows),
+    }
+    for name, errors in (
+        ("step_time_error", [row.step_time_error for row in counted]),
+        ("bubble_error", [row.bubble_error for row in counted]),
+        ("replay_error_one_stage", [r.replay_error for r in counted if r.stages_per_rank == 1]),
+        ("replay_error_more_stages", [r.replay_error for r in counted if r.stages_per_rank > 1]),
+    ):
+        sizes = np.abs(errors)
+        found[f"median_{name}"] = float(np.median(sizes)) if len(sizes) else None
+        found[f"max_{name}"] = float(sizes.max()) if len(sizes) else None
+    return found
+
+
+def validate(
+    scenario: Scenario,
+    *,
+    device: str,
+    calibrate_on: str = "gpipe",
+    names: Sequence[str] = (),
+    chunks: Sequence[int] = (),
+    microbatches: Sequence[int] = (),
+    model: str | None = None,
+    num_steps: int = 10,
+    warmup: int = 3,
+    threads_per_rank: int = 1,
+    retries: int = 2,
+    pool: RankPool | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Validation:
+    """Run schedules for real and predict them from a calibration on one of them.
+
+    The calibration is one run of `calibrate_on`. What that never does (I and W, more stages a rank, messages
+    of other sizes) comes from short runs of all forwards, then all backwards.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its model or, on the emulated device, its costs.
+    device : {"cpu", "cuda", "emulated"}
+        Where.
+    calibrate_on : str
+        A schedule with one stage a rank or with the scenario's chunks.
+    names : sequence of str
+        Schedules to predict; by default all that are legal and synchronous.
+    chunks : sequence of int
+        Chunks a rank, for schedules that leave the choice; by default the scenario's.
+    microbatches : sequence of int
+        By default the scenario's m, and half of it.
+    model : str, optional
+        In place of the scenario's transformer: ``cnn``, or ``module:factory``.
+    num_steps, warmup, threads_per_rank : int
+        See `pipesim.executor.execute`.
+    retries : int
+        How often a run with fewer than three undisturbed steps is repeated.
+    pool : RankPool, optional
+        Processes to use.
+    progress : Callable
+        Told what runs next.
+
+    Raises
+    ------
+    PipesimError
+        If scenario, model and device do not go together, a run fails, or no schedule can run.
+    """
+    check_runnable(scenario, device)
+    m = scenario.batch.num_microbatches
+    counts = tuple(dict.fromkeys(microbatches or (m, max(1, m // 2))))
+    chosen = [family(name) for name in dict.fromkeys(names)] or list(families().values())
+    rows: list[Row] = []
+    skipped: list[Skipped] = []
+    with ExitStack() as stack:
+        if pool is None:
+            num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
+            pool = stack.enter_context(RankPool(num_processes, threads_per_rank=threads_per_rank))
+        runner = Runner(scenario, device, model, num_steps, warmup, retries, pool, progress)
+        predicted = [
+            count
+            for one in chosen
+            for _, count in product(_chunk_counts(one, chunks, scenario), counts)
+            if one.synchronous and (one.name != calibrate_on or count != m)
+        ]
+        runner.calibrate_on(calibrate_on, predicted)
+        for one in chosen:
+            for num_chunks, count in product(_chunk_counts(one, chunks, scenario), counts):
+                try:
+                    rows.append(runner.row(one, num_chunks, count))
+                except (ScheduleError, InfeasibleError) as error:
+                    skipped.append(Skipped(label(one.name, num_chunks, count), _first_line(error)))
+    if not rows:
+        reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
+        raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
+    return Validation(
+        device=device,
+        calibrated_on=runner.base.label,
+        rows=tuple(rows),
+        skipped=tuple(skipped),
+        calibrations=runner.calibrations,
+        environment=runner.environment,
+    )
+
+
+def _chunk_counts(one: Family, asked: Sequence[int], scenario: Scenario) -> Sequence[int]:
+    if one.chunks is not None:
+        return (one.chunks,)
+    return tuple(dict.fromkeys(asked)) or (scenario.parallel.virtual_stages,)
+
+
+def _first_line(error: PipesimError) -> str:
+    return str(error).splitlines()[0].rstrip(":")

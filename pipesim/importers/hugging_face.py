@@ -1,0 +1,81 @@
+"""A runnable scenario around a Hugging Face configuration, its guesses marked as such."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pipesim.importers.facts import Facts, Imported, complete
+from pipesim.importers.writing import scenario_text
+from pipesim.scenario.hf.config import read_hf_config
+
+_MICROBATCHES_PER_RANK = 8
+
+
+def hf_scenario_text(path: str | Path) -> str:
+    """Write a scenario for a model whose cluster is not known yet.
+
+    Parameters
+    ----------
+    path : str or Path
+        A ``config.json`` that `read_hf_config` accepts.
+
+    Returns
+    -------
+    str
+        YAML with the model's fields, and a cluster, a cut and a batch that run and are commented as
+        placeholders to edit.
+
+    Raises
+    ------
+    ScenarioError
+        As for `read_hf_config`.
+    """
+    return scenario_text(import_hf(path))
+
+
+def import_hf(path: str | Path, *, overrides: Iterable[str] = ()) -> Imported:
+    """Make a scenario for a model whose cluster is not known yet.
+
+    Parameters
+    ----------
+    path : str or Path
+        A ``config.json`` that `read_hf_config` accepts.
+    overrides : iterable of str
+        ``KEY=VALUE`` each, laid over the scenario.
+
+    Returns
+    -------
+    Imported
+        With everything but the model as a placeholder.
+
+    Raises
+    ------
+    ScenarioError
+        As for `read_hf_config`.
+    """
+    model = read_hf_config(path)
+    facts = Facts("Hugging Face", Path(path).name, model["name"], model)
+    facts.tensor = next(size for size in (8, 4, 2, 1) if _divides(model, size))
+    facts.pipeline = next(size for size in (8, 4, 2, 1) if size <= model["num_hidden_layers"])
+    facts.data = 1
+    facts.sequence_parallel = model["seq_length"] % facts.tensor == 0
+    facts.global_size = _MICROBATCHES_PER_RANK * facts.pipeline
+    facts.placeholders = {
+        "model.seq_length": "the configuration states the largest one, at most 8192 of it is taken here",
+        "cluster.num_nodes": "follows from parallel",
+        "parallel": "tensor * pipeline * data must be the number of GPUs",
+        "batch": "sequences of one optimizer step, and of one microbatch",
+        "schedule": "`pipesim compare` shows what others would take",
+    }
+    return complete(facts, overrides=overrides)
+
+
+def _divides(model: dict[str, Any], tensor: int) -> bool:
+    heads = model["num_attention_heads"]
+    key_value_heads = model.get("num_key_value_heads", heads)
+    fits = key_value_heads % tensor == 0 or tensor % key_value_heads == 0
+    keys = ("intermediate_size", "moe_intermediate_size", "shared_expert_intermediate_size")
+    widths = [model[key] for key in keys if model.get(key)]
+    return bool(fits and heads % tensor == 0 and all(width % tensor == 0 for width in widths))

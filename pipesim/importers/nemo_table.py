@@ -1,0 +1,263 @@
+"""NeMo's tables of recommended configurations (CSV): one row is one scenario."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from pipesim.errors import ScenarioError
+from pipesim.importers.facts import Facts, Imported, complete, cut_evenly
+from pipesim.importers.values import product
+from pipesim.scenario.counts import LARGEST_COUNT, clean
+from pipesim.scenario.loading import read_text
+from pipesim.scenario.presets import list_presets
+
+MAX_ROWS = 10_000
+_NEEDED = ("model", "num_gpus", "seq_len", "tp_size", "pp_size", "mbs", "gbs")
+_NAMES = ("task", "model", "size", "system", "dtype")
+_NUMBER = re.compile(r"([0-9]{1,12})(?:\.0*)?")
+_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*|")
+_ACCELERATORS = {"a100": "a100-sxm-80", "h100": "h100-sxm", "b200": "b200-sxm", "gb200": "gb200"}
+_USED = (
+    *_NEEDED,
+    *_NAMES,
+    "cp_size",
+    "ep_size",
+    "vp_size",
+    "etp_size",
+    "recompute_layers",
+    "use_mcore_fsdp",
+)
+
+
+def read_nemo_table(path: str | Path, *, row: str | None = None, overrides: Iterable[str] = ()) -> Imported:
+    """Read one row of a table of recommended configurations.
+
+    Parameters
+    ----------
+    path : str or Path
+        CSV with the columns of NeMo's ``model_configs_*.csv``; whole numbers may be written as ``8.0``.
+    row : str, optional
+        Number of the row from 1, or its name (``pre_train-llama3-70b-h100-bf16``) or an unambiguous part of
+        it; may be left out where there is only one row.
+    overrides : iterable of str
+        ``KEY=VALUE`` each, laid over the scenario.
+
+    Returns
+    -------
+    Imported
+        A scenario that loads.
+
+    Raises
+    ------
+    ScenarioError
+        Not such a table, a row that is not there or not the only one meant, cells that are not numbers, or
+        sizes that cannot be; without `row`, the list of rows with what is wrong with each.
+    """
+    rows = _rows(path)
+    number = _chosen(rows, row, str(path))
+    facts = _facts(rows[number - 1], number, path)
+    return complete(facts, overrides=overrides)
+
+
+def describe_rows(path: str | Path) -> list[tuple[int, str, str]]:
+    """List a table's rows.
+
+    Parameters
+    ----------
+    path : str or Path
+        As for `read_nemo_table`.
+
+    Returns
+    -------
+    list of (int, str, str)
+        Number, name, and what is wrong with the sizes (empty where nothing is).
+
+    Raises
+    ------
+    ScenarioError
+        Not such a table.
+    """
+    return [(number, _name(row), _problem(row, number, path)) for number, row in enumerate(_rows(path), 1)]
+
+
+def _rows(path: str | Path) -> list[dict[str, str]]:
+    file = str(path)
+    text = read_text(path)
+    try:
+        lines = list(csv.reader(text.splitlines(), strict=True))
+    except csv.Error as error:
+        raise ScenarioError(f"is not CSV: {error}", file=file) from None
+    lines = [[cell.strip() for cell in line] for line in lines if any(cell.strip() for cell in line)]
+    if not lines:
+        raise ScenarioError("is empty, a table with a header is needed", file=file)
+    header, *body = lines
+    missing = [name for name in _NEEDED if name not in header]
+    if missing:
+        raise ScenarioError(f"has no column {', '.join(missing)}; needed: {', '.join(_NEEDED)}", file=file)
+    if len(set(header)) != len(header):
+        raise ScenarioError("has two columns of one name", file=file)
+    if len(body) > MAX_ROWS:
+        raise ScenarioError(f"has more than {MAX_ROWS} rows", file=file)
+    if not body:
+        raise ScenarioError("has a header and no row", file=file)
+    for number, line in enumerate(body, 1):
+        if len(line) != len(header):
+            raise ScenarioError(
+                f"row {number} has {len(line)} cells, the header has {len(header)}", file=file
+            )
+    return [dict(zip(header, line, strict=True)) for line in body]
+
+
+def _chosen(rows: list[dict[str, str]], wanted: str | None, file: str) -> int:
+    names = [_name(row) for row in rows]
+    if wanted is None:
+        if len(rows) == 1:
+            return 1
+        listed = ", ".join(
+            f"{number} {name}" + (f" (wrong: {problem})" if problem else "")
+            for number, name, problem in describe_rows(file)
+        )
+        raise ScenarioError(
+            f"has {len(rows)} rows; choose one by --row: {clean(listed, most=6000)}", file=file
+        )
+    if wanted.isdecimal():
+        number = int(wanted[:9])
+        if not 1 <= number <= len(rows):
+            raise ScenarioError(f"found {wanted}; there are rows 1 to {len(rows)}", file=file, key="--row")
+        return number
+    plain = wanted.lower()
+    for matches in (
+        [number for number, name in enumerate(names, 1) if name == plain],
+        [number for number, name in enumerate(names, 1) if plain in name],
+    ):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            listed = ", ".join(f"{number} {names[number - 1]}" for number in matches[:20])
+            raise ScenarioError(f"{wanted!r} names several rows: {listed}", file=file, key="--row")
+    raise ScenarioError(
+        f"no row is named {wanted[:60]!r}; rows: {clean(', '.join(names), most=3000)}", file=file, key="--row"
+    )
+
+
+def _facts(row: Mapping[str, str], number: int, path: str | Path) -> Facts:
+    cells = _Cells(row, number, str(path))
+    problem = _sizes_problem(cells)
+    if problem:
+        raise ScenarioError(f"row {number}: {problem}", file=cells.file, key=_name(row))
+    facts = Facts("NeMo recommended configurations", Path(path).name, _name(row), {})
+    facts.tensor, facts.pipeline = cells.needed("tp_size"), cells.needed("pp_size")
+    facts.context, facts.expert = cells.count("cp_size") or 1, cells.count("ep_size") or 1
+    facts.expert_tensor = cells.count("etp_size")
+    chunks = (cells.count("vp_size") or 1) if facts.pipeline > 1 else 1
+    facts.num_gpus = cells.needed("num_gpus")
+    facts.micro, facts.global_size = cells.needed("mbs"), cells.needed("gbs")
+    system = cells.word("system")
+    facts.accelerator = _ACCELERATORS.get(system)
+    facts.gpus_per_node = 4 if system == "gb200" else 8
+    facts.inferred["cluster.gpus_per_node"] = f"{facts.gpus_per_node} (usual for {system or 'a node'})"
+    dtype = cells.word("dtype")
+    facts.precision = dtype if dtype in ("bf16", "fp16", "fp8") else None
+    facts.sequence_parallel = facts.tensor > 1
+    facts.inferred["parallel.sequence_parallel"] = "on with tensor parallelism, as in NeMo's recipes"
+    facts.optimizer = "sharded"
+    facts.inferred["optimizer"] = "sharded, as in NeMo's recipes"
+    task = cells.word("task")
+    if task not in ("", "pre_train"):
+        facts.not_used["task"] = f"{task}: the step is simulated as one of full training"
+    for column, cell in row.items():
+        if column not in _USED and cell not in ("", "0", "0.0"):
+            facts.not_used[column] = clean(cell, most=40)
+    for column in ("recompute_layers", "use_mcore_fsdp"):
+        if cells.count(column):
+            facts.not_used[column] = f"{row[column]}: not modelled"
+    num_layers = _model(facts, cells)
+    cut_evenly(facts, num_layers, chunks, file=cells.file, key=f"row {number}")
+    return facts
+
+
+def _model(facts: Facts, cells: _Cells) -> int:
+    """Take the preset that the table names, and give its layers."""
+    wanted = re.sub(
+        r"^llama31-", "llama3-", "-".join(filter(None, (cells.word("model"), cells.word("size"))))
+    )
+    known = {preset.name: preset for preset in list_presets("models")}
+    if wanted not in known:
+        raise ScenarioError(
+            f"row {cells.number}: the shape of {wanted!r} is not in the table and no preset; presets: "
+            f"{', '.join(known)}",
+            file=cells.file,
+            key="model",
+        )
+    facts.model = {"preset": wanted, "seq_length": cells.needed("seq_len")}
+    facts.inferred["model"] = f"preset {wanted} (the table has only the name)"
+    return int(known[wanted].fields["num_hidden_layers"])
+
+
+def _problem(row: Mapping[str, str], number: int, path: str | Path) -> str:
+    try:
+        return _sizes_problem(_Cells(row, number, str(path)))
+    except ScenarioError as error:
+        return error.message
+
+
+def _sizes_problem(cells: _Cells) -> str:
+    sizes = {"tensor": cells.needed("tp_size"), "pipeline": cells.needed("pp_size")}
+    if (context := cells.count("cp_size") or 1) > 1:
+        sizes["context"] = context
+    at_least, words = product(**sizes)
+    gpus = cells.needed("num_gpus")
+    if gpus % at_least:
+        return f"{words} does not divide {gpus} GPUs"
+    at_once = cells.needed("mbs") * gpus // at_least
+    total = cells.needed("gbs")
+    return f"global batch {total} is not a multiple of {at_once}" if total % at_once else ""
+
+
+def _name(row: Mapping[str, str]) -> str:
+    return clean("-".join(row[key] for key in _NAMES if row.get(key)).lower(), most=80)
+
+
+class _Cells:
+    """One row's cells as numbers and words; a formula is neither."""
+
+    def __init__(self, row: Mapping[str, str], number: int, file: str) -> None:
+        self._row = row
+        self.number = number
+        self.file = file
+
+    def count(self, column: str) -> int | None:
+        cell = self._row.get(column, "")
+        if cell == "":
+            return None
+        match = _NUMBER.fullmatch(cell)
+        if match is None or int(match[1]) > LARGEST_COUNT:
+            raise ScenarioError(
+                f"row {self.number}: found {clean(cell, most=60)!r}; a whole number is needed",
+                file=self.file,
+                key=column,
+            )
+        return int(match[1])
+
+    def needed(self, column: str) -> int:
+        value = self.count(column)
+        if not value:
+            raise ScenarioError(
+                f"row {self.number}: found {self._row.get(column, '')!r}; at least 1 is needed",
+                file=self.file,
+                key=column,
+            )
+        return value
+
+    def word(self, column: str) -> str:
+        cell = self._row.get(column, "")
+        if not _WORD.fullmatch(cell):
+            raise ScenarioError(
+                f"row {self.number}: found {clean(cell, most=60)!r}; a plain name is needed",
+                file=self.file,
+                key=column,
+            )
+        return cell.lower()

@@ -1,0 +1,27 @@
+"""The only dependency rule, and what follows from it: validation, lowering, in-flight counts."""
+
+from pipesim.ir.dependencies import NONE, Dependencies, dependencies, linear_extension
+from pipesim.ir.grid import format_grid
+from pipesim.ir.in_flight import held, peak_in_flight
+from pipesim.ir.lowering import embedding_copies, lower
+from pipesim.ir.rendezvous import TRANSPORTS, Transport, find_hang, needed_transport
+from pipesim.ir.shape import Shape
+from pipesim.ir.validation import validate
+
+__all__ = [
+    "NONE",
+    "TRANSPORTS",
+    "Dependencies",
+    "Shape",
+    "Transport",
+    "dependencies",
+    "embedding_copies",
+    "find_hang",
+    "format_grid",
+    "held",
+    "linear_extension",
+    "lower",
+    "needed_transport",
+    "peak_in_flight",
+    "validate",
+]

@@ -1,0 +1,147 @@
+"""All schedules of a scenario side by side, and those that cannot run with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from pipesim.errors import InfeasibleError, PipesimError, ScenarioError
+from pipesim.questions.chunk_advice import one_chunk_note
+from pipesim.questions.jitter import Repeats, repeat
+from pipesim.questions.run import Result, simulate_named, simulate_scenario
+from pipesim.scenario import Scenario
+from pipesim.schedules import families, family
+
+_SAME_DIGITS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A schedule that cannot run in the scenario."""
+
+    schedule: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Results, and what was left out.
+
+    In the order asked for; where all ran, in that of `rank_in_table`.
+    """
+
+    results: tuple[Result, ...]
+    skipped: tuple[Skipped, ...]
+    repeats: tuple[Repeats, ...] = ()
+    """Of each result, where the schedules were run over and over."""
+    one_chunk_note: str = ""
+    """Which schedules were compared with one chunk a rank only, and what to try; see `one_chunk_note`."""
+
+    def same_timelines(self) -> list[list[Result]]:
+        """Group the results whose ranks compute the same at the same times, and whose steps end together."""
+        groups: dict[bytes, list[Result]] = {}
+        for result in self.results:
+            rows = result.timeline.select(result.timeline.compute)
+            step_time_s = float(result.metrics.step_time_s)
+            start, end = (times.astype(float) / step_time_s for times in (rows.start_s, rows.end_s))
+            order = np.lexsort((start, rows.rank))
+            columns = (rows.rank, rows.op, rows.stage, rows.microbatch, rows.slice, start, end)
+            bits = [column[order].astype(float).round(_SAME_DIGITS).tobytes() for column in columns]
+            groups.setdefault(b"".join([f"{step_time_s:.{_SAME_DIGITS}g}".encode(), *bits]), []).append(
+                result
+            )
+        return list(groups.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        results = [result.to_dict() for result in self.results]
+        for entry, repeats in zip(results, self.repeats, strict=False):
+            entry["repeats"] = asdict(repeats)
+        return {
+            "results": results,
+            "skipped": [{"schedule": s.schedule, "reason": s.reason} for s in self.skipped],
+            "notes": [self.one_chunk_note] if self.one_chunk_note else [],
+        }
+
+
+def compare(
+    scenario: Scenario,
+    *,
+    names: Sequence[str] = (),
+    chunks: Sequence[int] = (),
+    num_repeats: int | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Simulate schedules of the registry in one scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Sizes and costs. A CSV schedule that it names is compared too.
+    names : sequence of str
+        Schedules to run; all by default.
+    chunks : sequence of int
+        Chunks a rank for schedules that leave the choice; by default the scenario's.
+    num_repeats : int, optional
+        Steps to draw of each schedule, where the scenario has jitter; see `pipesim.questions.jitter.repeat`.
+    progress : Callable
+        Told the name of each run before it starts.
+
+    Raises
+    ------
+    ScheduleError
+        If a name is unknown.
+    ScenarioError
+        If a number of chunks is not positive.
+    InfeasibleError
+        If not one schedule can run.
+    """
+    for value in chunks:
+        if value < 1:
+            raise ScenarioError(f"found {value}; a rank holds at least one chunk", key="--chunks")
+    chosen = [family(name) for name in dict.fromkeys(names)] if names else list(families().values())
+    results: list[Result] = []
+    skipped: list[Skipped] = []
+    open_to_chunks: list[str] = []
+    if scenario.schedule.csv is not None:
+        results.append(simulate_scenario(scenario))
+    for one in chosen:
+        for num_chunks in _chunk_counts(one.chunks, chunks, scenario):
+            label = one.name if num_chunks == 1 else f"{one.name} v{num_chunks}"
+            progress(label)
+            try:
+                results.append(simulate_named(scenario, one.name, num_chunks=num_chunks))
+            except PipesimError as error:
+                skipped.append(Skipped(label, _first_line(error)))
+                continue
+            if one.chunks is None and num_chunks == 1:
+                open_to_chunks.append(one.name)
+    if not results:
+        reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
+        raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
+    if not names:
+        results.sort(key=rank_in_table)
+    note = "" if chunks else one_chunk_note(scenario, open_to_chunks)
+    repeats = []
+    for result in results if num_repeats is not None else ():
+        progress(f"{result.label}, {num_repeats} times")
+        repeats.append(repeat(result, num_repeats or 0))
+    return Comparison(tuple(results), tuple(skipped), tuple(repeats), note)
+
+
+def rank_in_table(result: Result) -> tuple[bool, bool, Any]:
+    """Sort key: what fits in memory first, asynchronous at the end of both, the fastest first."""
+    return result.metrics.fits_memory is False, not result.synchronous, result.metrics.step_time_s
+
+
+def _chunk_counts(fixed: int | None, asked: Sequence[int], scenario: Scenario) -> Iterable[int]:
+    if fixed is not None:
+        return (fixed,)
+    return dict.fromkeys(asked) if asked else (scenario.parallel.virtual_stages,)
+
+
+def _first_line(error: PipesimError) -> str:
+    return str(error).splitlines()[0].rstrip(":")

@@ -1,0 +1,59 @@
+"""How a schedule's bubble falls with the number of microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pipesim.errors import InfeasibleError
+from pipesim.questions.compare import compare
+from pipesim.scenario import Scenario
+
+
+def bubble_curves(
+    scenario: Scenario,
+    *,
+    names: Sequence[str] = (),
+    counts: Sequence[int] = (),
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, list[tuple[int, float]]]:
+    """Bubble ratio of each schedule over the number of microbatches.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Everything but the number of microbatches.
+    names : sequence of str
+        Schedules; all by default.
+    counts : sequence of int
+        Numbers of microbatches; by default p/2, p, 2p, 4p, 8p, 16p and the scenario's own.
+    progress : Callable
+        Told what runs next.
+
+    Returns
+    -------
+    dict
+        Schedule to (m, bubble ratio), without the m at which it cannot run.
+
+    Raises
+    ------
+    InfeasibleError
+        If no schedule can run at any of them.
+    """
+    p, m = scenario.parallel.pipeline, scenario.batch.num_microbatches
+    chosen = sorted(set(counts) or {max(1, p // 2), p, 2 * p, 4 * p, 8 * p, 16 * p, m})
+    curves: dict[str, list[tuple[int, float]]] = {}
+    reason = ""
+    for count in chosen:
+        progress(f"m = {count}")
+        batch = replace(scenario.batch, num_microbatches=count)
+        try:
+            results = compare(replace(scenario, batch=batch), names=names).results
+        except InfeasibleError as error:
+            reason = str(error)
+            continue
+        for result in results:
+            curves.setdefault(result.label, []).append((count, float(result.metrics.bubble_ratio)))
+    if not curves:
+        raise InfeasibleError(reason)
+    return curves

@@ -1,0 +1,218 @@
+"""A scenario run for real, and what its measured steps say."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from pipesim.costs import CostTable, build_costs
+from pipesim.costs.direct import direct_costs
+from pipesim.errors import ScenarioError
+from pipesim.executor import CnnWorkload, FactoryWorkload, Run, Workload, execute, workload_from_scenario
+from pipesim.executor.execute import check_device
+from pipesim.executor.expected import expected_run_s, in_words
+from pipesim.ir import lower
+from pipesim.ir.actions import Schedule
+from pipesim.metrics import StepMetrics, measure
+from pipesim.questions.run import read_schedule, shape_of
+from pipesim.scenario import Scenario
+from pipesim.scenario.resolved import DirectCosts
+from pipesim.schedules import family, generate
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A run with the metrics of its steps.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        What was asked.
+    run : Run
+        What was measured.
+    steps : tuple of StepMetrics
+        Of the first replica: the undisturbed steps, or all where every step was disturbed.
+    """
+
+    scenario: Scenario
+    run: Run
+    steps: tuple[StepMetrics, ...]
+
+    def median(self, number: Callable[[StepMetrics], Any]) -> float:
+        """Median of a number over the steps that count."""
+        return float(median(number(step) for step in self.steps))
+
+    def wait_s(self, rank: int) -> float:
+        """Median over steps of the time in which a rank waited for input."""
+        waits = np.nan_to_num(self.run.wait_end_s - self.run.wait_start_s)
+        timeline = self.run.timeline
+        mine = (timeline.rank == rank) & (timeline.replica == 0) & timeline.compute
+        by_step = [waits[mine & (timeline.step == step)].sum() for step in range(self.run.num_steps)]
+        counted = self.run.undisturbed_steps or range(self.run.num_steps)
+        return float(np.median([by_step[step] for step in counted]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: medians over the steps that count."""
+        run, first = self.run, self.steps[0]
+        return {
+            "schedule": run.schedule.name,
+            "device": run.device,
+            "num_ranks": first.num_ranks,
+            "num_stages": first.num_stages,
+            "num_microbatches": first.num_microbatches,
+            "num_replicas": run.num_replicas,
+            "num_steps": run.num_steps,
+            "num_disturbed_steps": int(run.disturbed.sum()),
+            "makespan_s": self.median(lambda step: step.makespan_s),
+            "step_time_s": self.median(lambda step: step.step_time_s),
+            "bubble_ratio": self.median(lambda step: step.bubble_ratio),
+            "step_times_s": [float(step.step_time_s) for step in self.steps],
+            "losses": [None if np.isnan(loss) else loss for loss in run.losses.tolist()],
+            "ranks": [
+                {
+                    "rank": rank,
+                    "busy_s": float(median(step.ranks[rank].busy_s for step in self.steps)),
+                    "idle_s": float(median(step.ranks[rank].idle_s for step in self.steps)),
+                    "wait_s": self.wait_s(rank),
+                    "peak_activation_bytes": int(run.peak_activation_bytes[:, rank].max()),
+                }
+                for rank in range(first.num_ranks)
+            ],
+            "environment": run.environment,
+        }
+
+
+def execute_scenario(
+    scenario: Scenario,
+    *,
+    device: str,
+    model: str | None = None,
+    num_replicas: int | None = None,
+    num_steps: int = 10,
+    warmup: int = 3,
+    threads_per_rank: int = 1,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Execution | None:
+    """Replay the schedule that a scenario names on processes of this machine, or of ``torchrun``.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Its model or, on the emulated device, its costs.
+    device : {"cpu", "cuda", "emulated"}
+        Where.
+    model : str, optional
+        In place of the scenario's model: ``cnn``, or ``module:factory``.
+    num_replicas : int, optional
+        Data-parallel replicas; by default the scenario's.
+    num_steps, warmup, threads_per_rank : int
+        See `pipesim.executor.execute`.
+    progress : Callable
+        Told what runs, and on the emulated device for how long.
+
+    Returns
+    -------
+    Execution or None
+        None in processes of ``torchrun`` other than 0.
+
+    Raises
+    ------
+    PipesimError
+        If scenario, model and device do not go together, or the run fails.
+    """
+    check_runnable(scenario, device)
+    schedule = lower(schedule_of(scenario))
+    workload = workload_of(scenario, schedule, device, model)
+    num_replicas = num_replicas or scenario.parallel.data
+    if os.environ.get("RANK", "0") == "0":
+        steps = warmup + num_steps
+        expected_s = expected_run_s(schedule, workload, num_replicas=num_replicas, num_steps=steps)
+        progress(f"{steps} steps of {schedule.name}, {warmup} of them to warm up{in_words(expected_s)}")
+    run = execute(
+        schedule,
+        workload,
+        device=device,
+        num_replicas=num_replicas,
+        num_steps=num_steps,
+        warmup=warmup,
+        threads_per_rank=threads_per_rank,
+    )
+    if run is None:
+        return None
+    compute, costs = schedule.compute_only(), _no_costs(schedule)
+    counted = run.undisturbed_steps or range(num_steps)
+    return Execution(scenario, run, tuple(measure(run.step(step), compute, costs) for step in counted))
+
+
+def check_runnable(scenario: Scenario, device: str) -> None:
+    """Refuse a device that there is not, and ranks of more than one device.
+
+    Raises
+    ------
+    ExecutionError, ScenarioError
+        Saying what is allowed.
+    """
+    check_device(device)
+    if device != "emulated" and scenario.parallel.tensor > 1:
+        raise ScenarioError(
+            f"found {scenario.parallel.tensor}; a real run has one device a rank, so 1 is needed",
+            file=scenario.file,
+            key="parallel.tensor",
+        )
+
+
+def schedule_of(scenario: Scenario) -> Schedule:
+    """Generate or read the schedule that a scenario names; compute only.
+
+    Raises
+    ------
+    PipesimError
+        If the schedule does not go with the scenario's sizes.
+    """
+    if scenario.schedule.csv is not None:
+        return read_schedule(scenario, scenario.schedule.csv)
+    chosen = family(scenario.schedule.name or "")
+    shape = shape_of(scenario, chosen, options=scenario.schedule.options)
+    costs = build_costs(scenario, num_chunks=shape.num_chunks) if chosen.needs_costs else None
+    return generate(chosen.name, shape, costs)
+
+
+def workload_of(scenario: Scenario, schedule: Schedule, device: str, model: str | None) -> Workload:
+    """Take what ranks compute on a device from a scenario; see `execute_scenario` for the parameters."""
+    if model is None:
+        return workload_from_scenario(scenario, schedule, device)
+    if model == "cnn":
+        return CnnWorkload(
+            num_layers=max(8, schedule.num_stages),
+            split=scenario.layers,
+            microbatch_size=scenario.batch.micro,
+            seed=scenario.seed,
+        )
+    micro = scenario.batch.micro
+    return FactoryWorkload(model, split=scenario.layers, seed=scenario.seed, microbatch_size=micro)
+
+
+def _no_costs(schedule: Schedule) -> CostTable:
+    """Costs that say nothing, for metrics that read times from the run alone."""
+    zero: Any = 0.0
+    nothing: Any = (zero,) * schedule.num_stages
+    stated = DirectCosts(
+        forward_s=nothing,
+        backward_s=nothing,
+        input_gradient_s=None,
+        weight_gradient_s=None,
+        p2p_latency_s=zero,
+        p2p_bytes_per_s=None,
+        boundary_bytes=zero,
+        overlapped_pair_s=None,
+        gradient_sync_s=zero,
+        optimizer_s=zero,
+        activation_bytes=zero,
+    )
+    num_chunks = schedule.num_stages // schedule.num_ranks
+    return direct_costs(stated, num_ranks=schedule.num_ranks, num_chunks=num_chunks)

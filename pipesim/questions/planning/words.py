@@ -1,0 +1,83 @@
+"""A plan in sentences that a buyer can use."""
+
+from __future__ import annotations
+
+from pipesim.questions.planning.budget import DAY_S, Budget
+from pipesim.questions.planning.losses import Losses
+from pipesim.questions.planning.plan import Choice
+
+_LOSS_WORDS = {
+    "recompute_s": "recomputing",
+    "communication_s": "exposed communication",
+    "imbalance_s": "imbalance",
+    "bubble_s": "idle of the busiest rank",
+    "sync_s": "gradient synchronisation",
+    "optimizer_s": "optimizer",
+}
+
+
+def recommendation(choice: Choice, num_tokens: float = 1e12) -> str:
+    """Say what to run, how fast it is, how full the devices are, and what the tokens cost."""
+    scenario, metrics, cut = choice.result.scenario, choice.result.metrics, choice.candidate.cut
+    model, cluster = scenario.model, scenario.cluster
+    assert model is not None
+    assert cluster is not None
+    sizes = [f"tensor {cut.tensor}", f"pipeline {cut.pipeline}", f"data {cut.data}"]
+    sizes += [f"context {cut.context}"] if cut.context > 1 else []
+    sizes += [f"expert {cut.expert}"] if cut.expert > 1 else []
+    recompute = (
+        "nothing recomputed"
+        if choice.candidate.recompute == "none"
+        else f"{choice.candidate.recompute} recompute"
+    )
+    text = (
+        f"{model.name} on {cluster.num_gpus} {cluster.accelerator.name}: {' x '.join(sizes)}, "
+        f"{choice.result.label}, micro-batch {cut.micro}, {recompute}: {choice.step_time_s:.3g} s a step of "
+        f"{scenario.batch.global_size} sequences"
+    )
+    if metrics.tokens_per_s is not None:
+        text += f", {metrics.tokens_per_s / cluster.num_gpus:,.0f} tokens/s per GPU"
+    if metrics.mfu is not None:
+        text += f" ({100 * metrics.mfu:.0f} % of the peak)"
+    if metrics.peak_memory_bytes is not None:
+        limit_bytes = cluster.accelerator.memory_bytes
+        text += f", {metrics.peak_memory_bytes / 1e9:.0f} of {limit_bytes / 1e9:.0f} GB in use"
+    return f"{text}. {_budget_words(choice, num_tokens)}"
+
+
+def _budget_words(choice: Choice, num_tokens: float) -> str:
+    budget = Budget.of(choice, num_tokens)
+    text = f"{amount(num_tokens)} tokens take {budget.seconds / DAY_S:,.3g} days without interruption"
+    if budget.usd is not None:
+        text += f" and cost {amount(budget.usd)} USD at {price_words(choice)}"
+    if budget.mwh is not None:
+        text += f"; the GPUs draw {amount(budget.mwh)} MWh at most"
+    return text + "."
+
+
+def price_words(choice: Choice) -> str:
+    """Price of a device and hour, and where it is from."""
+    scenario = choice.result.scenario
+    price, cluster = scenario.price_usd_per_gpu_hour, scenario.cluster
+    if price is None or cluster is None:
+        return "no price"
+    is_preset = price == cluster.accelerator.price_usd_per_hour and "price_per_gpu_hour" in scenario.echo
+    source = (
+        f"preset {cluster.accelerator.name}, read {cluster.accelerator.date}" if is_preset else "as stated"
+    )
+    return f"{price:g} USD a GPU-hour ({source})"
+
+
+def main_losses(losses: Losses, step_time_s: float, least: float = 0.01) -> str:
+    """Name the losses of at least a share `least` of the step, the largest first."""
+    shares = {words: getattr(losses, name) / step_time_s for name, words in _LOSS_WORDS.items()}
+    large = sorted((item for item in shares.items() if item[1] >= least), key=lambda item: -item[1])
+    return ", ".join(f"{words} {100 * share:.1f} %" for words, share in large) or "nothing of note"
+
+
+def amount(value: float) -> str:
+    """Write a number in words: a trillion, 1.3 million."""
+    for words, size in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
+        if value >= size:
+            return f"{value / size:.3g} {words}"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -1,0 +1,256 @@
+"""Many runs of one scenario, some keys varied: one row a run, in the grid's order, none lost or repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipesim.errors import ScenarioError
+from pipesim.files import complete_file
+from pipesim.questions.fast import Evaluator
+from pipesim.questions.grid import Axis, grid
+from pipesim.questions.journal import Journal
+from pipesim.questions.pool import Pool, num_workers_for
+from pipesim.questions.sweep_row import RowTask, failed_row, run_row
+from pipesim.scenario import apply_overrides, scenario_from_mapping
+from pipesim.schedules import family
+
+_ROWS_A_WORKER = 20
+"""Fewer are done sooner than a process starts."""
+_SWEEP = "sweep"
+TABLE_FORMATS = (".csv", ".parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is to be run.
+
+    Parameters
+    ----------
+    mapping : Mapping
+        The scenario before validation.
+    axes : tuple of Axis
+        What varies; the first changes slowest.
+    file : str, optional
+        Where the scenario was read from.
+    evaluator : {"compiled", "engine"}, optional
+        What times every row; by default see `pipesim.questions.fast.predict`.
+    """
+
+    mapping: Mapping[str, Any]
+    axes: tuple[Axis, ...]
+    file: str | None = None
+    evaluator: Evaluator | None = None
+
+    def tasks(self) -> list[RowTask]:
+        """Give every row its task, in the order of the grid.
+
+        Raises
+        ------
+        ScenarioError
+            See `grid`; also if a key does not exist.
+        ScheduleError
+            If there is no schedule of a name.
+        """
+        points = grid(self.axes)
+        self._check_keys(points[0])
+        file = None if self.file is None else str(Path(self.file).absolute())
+        return [
+            RowTask(index, self.mapping, overrides, file, self.evaluator)
+            for index, overrides in enumerate(points)
+        ]
+
+    def _check_keys(self, overrides: tuple[str, ...]) -> None:
+        """Refuse what no value could mend: that other rows would say the same."""
+        apply_overrides(self.mapping, overrides)
+        for axis in self.axes:
+            for key, *names in zip(axis.keys, *axis.values, strict=True):
+                if key in ("schedule", "schedule.name"):
+                    for name in names:
+                        if "{" not in name:
+                            family(name)
+        try:
+            scenario_from_mapping(self.mapping, file=self.file, overrides=overrides)
+        except ScenarioError as error:
+            if error.message.startswith("unknown key"):
+                file = self.file if error.file == self.file else "--vary"
+                raise ScenarioError(error.message, file=file, key=error.key) from None
+
+    def digest(self) -> str:
+        """Fingerprint of all that decides the rows, files that the scenario names included."""
+        from pipesim import __version__
+
+        axes = [[list(axis.keys), [list(group) for group in axis.values]] for axis in self.axes]
+        content = json.dumps([__version__, self.mapping, axes, self.evaluator], sort_keys=True, default=str)
+        digest = hashlib.sha256(content.encode())
+        folder = Path(self.file).parent if self.file else Path()
+        texts = [text for axis in self.axes for group in axis.values for text in group]
+        for text in [*_texts(self.mapping), *texts]:
+            path = folder / text
+            if len(text) < 1000 and "\0" not in text and path.is_file():
+                digest.update(path.read_bytes())
+        return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class SweepReport:
+    """What a sweep left.
+
+    Parameters
+    ----------
+    rows : tuple of dict
+        In the order of the grid; see `pipesim.questions.sweep_row`.
+    num_resumed : int
+        Rows that an earlier, interrupted run had left.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+    num_resumed: int
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """Rows without a result."""
+        return [row for row in self.rows if row["status"] == "failed"]
+
+
+def run_sweep(
+    sweep: Sweep,
+    output: str | Path,
+    *,
+    num_workers: int | None = None,
+    executor: Executor | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> SweepReport:
+    """Run every row and write the table.
+
+    Each row is kept in ``OUTPUT.journal`` as soon as it is known, and a sweep that finds its own journal goes
+    on from there. The table appears whole, in the order of the grid, and the journal goes. Its column
+    ``sweep`` is the fingerprint of all that decides the rows: only the same sweep replaces a table.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        What to run.
+    output : str or Path
+        A ``.csv`` or ``.parquet``.
+    num_workers : int, optional
+        Processes, 1 for none; by default as many as there are cores and work for.
+    executor : concurrent.futures.Executor, optional
+        Runs the rows in place of processes.
+    progress : Callable
+        Told how many rows are done, and of how many.
+
+    Raises
+    ------
+    ScenarioError
+        Wrong keys or values, another ending, a place that cannot be written, or another sweep's journal
+        or table.
+    """
+    output = Path(output)
+    check_table_format(output)
+    tasks = sweep.tasks()
+    digest = sweep.digest()
+    _check_no_other_table(output, digest)
+    rows: dict[int, dict[str, Any]]
+    with Journal(Path(f"{output}.journal"), digest, len(tasks)) as journal:
+        rows = journal.rows
+        num_resumed = len(rows)
+        left = [task for task in tasks if task.index not in rows]
+        progress(num_resumed, len(tasks))
+        workers = num_workers or num_workers_for(len(left), tasks_each=_ROWS_A_WORKER)
+        with Pool(workers, executor) as pool:
+            for outcome in pool.run(run_row, left):
+                row = outcome.value
+                if row is None:
+                    row = failed_row(outcome.task, outcome.lost or "")
+                journal.append(outcome.task.index, row)
+                progress(len(rows), len(tasks))
+        ordered = tuple(rows[index] | {_SWEEP: digest} for index in range(len(tasks)))
+        write_table(ordered, output)
+        journal.remove()
+    return SweepReport(ordered, num_resumed)
+
+
+def _check_no_other_table(path: Path, digest: str) -> None:
+    """Refuse to replace what is not the table of the same sweep."""
+    if not path.is_file() or not path.stat().st_size:
+        return
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path, dtype=str) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
+    except (OSError, ValueError):
+        held = "something that is not the table of a sweep"
+    else:
+        if {*frame.get(_SWEEP, ())} == {digest}:
+            return
+        held = f"{len(frame)} rows that are not of this sweep (other scenario, values, evaluator or version)"
+    raise ScenarioError(f"holds {held}; choose another output, or remove the file", file=str(path))
+
+
+def check_table_format(path: Path) -> None:
+    """Refuse an ending that no table has, and Parquet where it cannot be written.
+
+    Raises
+    ------
+    ScenarioError
+        In both cases.
+    """
+    ending = path.suffix.lower()
+    if ending not in TABLE_FORMATS:
+        raise ScenarioError(f"tables are {' or '.join(TABLE_FORMATS)}", file=str(path))
+    if ending == ".parquet":
+        try:
+            importlib.import_module("pyarrow")
+        except ImportError:
+            raise ScenarioError(
+                "Parquet needs pyarrow: pip install '.[parquet]' in pipesim's folder", file=str(path)
+            ) from None
+
+
+def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write rows as CSV or Parquet, whole or not at all; columns in the order in which they first occur.
+
+    A column that holds both text and numbers holds text.
+    """
+    import pandas as pd
+
+    columns = dict.fromkeys(column for row in rows for column in row)
+    last = [column for column in columns if column not in rows[0] or column == "reason"]
+    ordered = [column for column in columns if column not in last] + last
+    frame = pd.DataFrame({column: _column([row.get(column) for row in rows]) for column in ordered})
+    with complete_file(path) as temporary:
+        if path.suffix.lower() == ".csv":
+            frame.to_csv(temporary, index=False)
+        else:
+            frame.to_parquet(temporary, index=False)
+
+
+def _column(values: list[Any]) -> Any:
+    import pandas as pd
+
+    kinds = {type(value) for value in values if value is not None}
+    if kinds <= {int}:
+        return pd.array(values, dtype="Int64")
+    if kinds <= {int, float}:
+        return pd.array([None if value is None else float(value) for value in values], dtype="Float64")
+    if kinds == {bool}:
+        return pd.array(values, dtype="boolean")
+    return pd.array([None if value is None else str(value) for value in values], dtype="string")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _texts(entry)
+    elif isinstance(value, list | tuple):
+        for entry in value:
+            yield from _texts(entry)

@@ -1,0 +1,1 @@
+"""Hugging Face's ``config.json``, which a scenario's model may name."""

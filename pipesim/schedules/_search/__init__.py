@@ -1,1 +1,0 @@
-"""Parts of the `auto` schedule: problem, seeds from named schedules, search, bounds, exact solver."""

@@ -1,0 +1,1 @@
+"""The search behind `auto` and the zero-bubble family: problem, moves, bounds, solver."""

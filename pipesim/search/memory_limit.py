@@ -1,0 +1,43 @@
+"""Memory limits of a search: what the options state, else what the device leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pipesim.costs.table import CostTable
+from pipesim.ir.shape import Shape
+from pipesim.search.problem import MemoryLimit
+
+
+def memory_limit(shape: Shape, costs: CostTable, rank_of: Sequence[int]) -> MemoryLimit:
+    """Memory that activations may take on each rank: what the options state, else what the device leaves."""
+    ranks, p = np.array(rank_of), shape.num_ranks
+    stated = shape.options.get("max_in_flight")
+    if stated is not None:
+        per_rank = [stated] * p if isinstance(stated, int) else list(stated)
+        return MemoryLimit(np.ones(shape.num_stages), np.array(per_rank, np.float64))
+    amounts = np.array(costs.activation_bytes, np.float64)
+    share = float(costs.released_at_input_gradient)
+    if costs.memory_limit_bytes is None or not amounts.any():
+        return MemoryLimit(np.ones(shape.num_stages), np.full(p, np.inf))
+    static = np.array(costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes, np.float64)
+    working = np.array(costs.working_bytes, np.float64)
+    left = [
+        costs.memory_limit_bytes - static[ranks == rank].sum() - working[ranks == rank].max()
+        for rank in range(p)
+    ]
+    return MemoryLimit(amounts, np.array(left), share)
+
+
+def is_limit(value: Any, num_ranks: int) -> bool:
+    """Whether a value is a number of microbatches, or one a rank."""
+
+    def whole(number: Any) -> bool:
+        return isinstance(number, int) and not isinstance(number, bool) and number >= 1
+
+    if isinstance(value, list | tuple):
+        return len(value) == num_ranks and all(map(whole, value))
+    return value is None or whole(value)

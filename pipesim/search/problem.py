@@ -1,0 +1,198 @@
+"""What is searched: times, memory and a placement, and the way between schedules and words.
+
+A word is a schedule whose k-th F (I, W) on a stage is that of microbatch k; see `pipesim.search.words`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.costs.host import HostCost
+from pipesim.costs.table import CostTable
+from pipesim.errors import InfeasibleError
+from pipesim.ir.actions import Action, Op, Schedule
+
+if TYPE_CHECKING:
+    from pipesim.search.words import Pipeline
+
+Floats = npt.NDArray[np.float64]
+Word = npt.NDArray[np.int32]
+
+WORD_OPS = (Op.F, Op.I, Op.W)
+ROUNDING = 1e-9
+"""Relative room for sums of floating-point amounts of memory."""
+
+
+def _amount(held: float) -> str:
+    """Bytes, or chunks where the costs know no bytes."""
+    return f"{held / 1e9:.3g} GB" if held > 1e6 else f"{held:g} chunks"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """What one microbatch holds on each stage, and the most that each rank may hold at once.
+
+    Parameters
+    ----------
+    amounts : array, shape (S,)
+        Bytes, or ones where microbatches are counted.
+    limits : array, shape (p,)
+        In the same unit; infinite where nothing limits.
+    released_at_input_gradient : float
+        Share that I gives back; W gives back the rest.
+    """
+
+    amounts: Floats
+    limits: Floats
+    released_at_input_gradient: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """One placement with its times (seconds) and memory; arrays of times have shape (3, S) for F, I, W.
+
+    Parameters
+    ----------
+    rank_of : int32, shape (S,)
+        Rank of each stage; each rank holds as many as the others.
+    num_microbatches : int
+        m.
+    durations_s : float64, shape (3, S)
+        Of F, I and W.
+    delays_s : float64, shape (3, S)
+        From the neighbouring stage's end to the arrival of its message at F or I of a stage; 0 on one rank.
+    memory : MemoryLimit
+        Limits of each rank.
+    full_backward_s : float64, shape (S,)
+        Of a B that does the work of I and W; for bounds of schedules that do not split it.
+    trailing_s : float
+        Most of a duration that the host takes after the computation; the last action's does not count.
+    """
+
+    rank_of: npt.NDArray[np.int32]
+    num_microbatches: int
+    durations_s: Floats
+    delays_s: Floats
+    memory: MemoryLimit
+    full_backward_s: Floats
+    trailing_s: float = 0.0
+
+    @classmethod
+    def of(
+        cls, rank_of: Sequence[int], num_microbatches: int, costs: CostTable, memory: MemoryLimit
+    ) -> Problem:
+        """Lay a cost table along a placement.
+
+        Raises
+        ------
+        InfeasibleError
+            If a rank has no room for one microbatch on all its stages.
+        """
+        ranks = np.array(rank_of, np.int32)
+        host = costs.host or HostCost()
+        computing = np.array([[float(costs.duration(op, s)) for s in range(len(ranks))] for op in WORD_OPS])
+        holding = np.full_like(computing, float(host.per_action_s))
+        arrival = np.zeros_like(computing)
+        for stage in range(1, len(ranks)):
+            before, here = int(ranks[stage - 1]), int(ranks[stage])
+            if before != here:
+                nbytes = costs.boundary_bytes[stage - 1]
+                holding[0, stage - 1] += float(host.send_s(nbytes))
+                holding[1, stage] += float(host.send_s(nbytes))
+                # The host holds the sender up after its computation, not the message.
+                arrival[0, stage] = costs.p2p(before, here).transfer_s(nbytes) - holding[0, stage - 1]
+                arrival[1, stage - 1] = costs.p2p(here, before).transfer_s(nbytes) - holding[1, stage]
+        full_backward = np.array(costs.backward_s, np.float64) + holding[1]
+        problem = cls(
+            rank_of=ranks,
+            num_microbatches=num_microbatches,
+            durations_s=computing + holding,
+            delays_s=arrival,
+            memory=memory,
+            full_backward_s=full_backward,
+            trailing_s=float(holding.max()),
+        )
+        problem._check_room()
+        return problem
+
+    def _check_room(self) -> None:
+        for rank, limit in enumerate(self.memory.limits):
+            least = float(self.memory.amounts[self.rank_of == rank].sum())
+            if least > limit * (1 + ROUNDING):
+                raise InfeasibleError(
+                    f"rank {rank} has room for {_amount(limit)} of activations, one microbatch on all its "
+                    f"stages holds {_amount(least)}; allow at least that, or cut the model into more stages"
+                )
+
+    @property
+    def num_ranks(self) -> int:
+        """Workers p."""
+        return len(self.memory.limits)
+
+    @property
+    def num_stages(self) -> int:
+        """Stages S."""
+        return len(self.rank_of)
+
+    @property
+    def num_actions(self) -> int:
+        """Length of a word, 3 S m."""
+        return 3 * self.num_stages * self.num_microbatches
+
+    @property
+    def stages(self) -> npt.NDArray[np.int32]:
+        """Stages of each rank, ascending, shape (p, v)."""
+        by_rank = np.argsort(self.rank_of, kind="stable").astype(np.int32)
+        return by_rank.reshape(self.num_ranks, -1)
+
+    def pipeline(self) -> tuple[Pipeline, float]:
+        """Arrays for the compiled search, and the factor that turns its times into seconds.
+
+        The factor is a power of two that makes a mean action last about 1, so that no digit is lost.
+        """
+        from pipesim.search.words import Pipeline
+
+        mean = float(self.durations_s.mean())
+        scale = 2.0 ** np.floor(np.log2(mean)) if mean > 0 else 1.0
+        amounts, share = self.memory.amounts, self.memory.released_at_input_gradient
+        work = self.durations_s.sum(axis=0)[self.stages].sum(axis=1) * self.num_microbatches
+        arrays = Pipeline(
+            num_microbatches=self.num_microbatches,
+            stages=self.stages,
+            rank_of=self.rank_of,
+            duration=np.ravel(self.durations_s) / scale,
+            delay=np.ravel(self.delays_s) / scale,
+            change=np.concatenate([amounts, -share * amounts, -(1 - share) * amounts]),
+            limit=self.memory.limits * (1 + ROUNDING),
+            work=work / scale,
+        )
+        return arrays, scale
+
+    def word(self, schedule: Schedule) -> Word:
+        """Split every full B of a schedule into I and W, side by side, and number microbatches by turn.
+
+        Neither makes any action later, for microbatches are alike, nor any rank hold more.
+        """
+        op, num_stages = schedule.op, self.num_stages
+        full = op == Op.B
+        kind = np.select([op == Op.F, full | (op == Op.I)], [0, 1], 2)
+        symbols = np.repeat(kind * num_stages + schedule.stage, np.where(full, 2, 1))
+        first = np.cumsum(np.where(full, 2, 1)) - np.where(full, 2, 1)
+        symbols[first[full] + 1] += num_stages
+        return symbols.astype(np.int32)
+
+    def orders(self, word: Word) -> Iterator[list[Action]]:
+        """Actions of rank 0, 1, ..."""
+        num_stages = self.num_stages
+        for symbols in word.reshape(self.num_ranks, -1).tolist():
+            turn = dict.fromkeys(symbols, 0)
+            order = []
+            for symbol in symbols:
+                order.append(Action(WORD_OPS[symbol // num_stages], symbol % num_stages, turn[symbol]))
+                turn[symbol] += 1
+            yield order

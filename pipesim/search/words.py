@@ -1,0 +1,199 @@
+"""Compiled timing of words: schedules in which the k-th F (I, W) of a stage is that of microbatch k.
+
+A word lists, rank after rank, symbols ``operation * S + stage`` with F, I, W = 0, 1, 2; every rank has the
+same number of rows. Microbatches are alike, so numbering them by turn loses nothing, and a search over words
+has no microbatch to choose.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.timing.compiling import compiled
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+
+NOBODY = -1
+
+
+class Pipeline(NamedTuple):
+    """What a search is for: a placement, times and memory, as arrays.
+
+    Parameters
+    ----------
+    num_microbatches : int
+        m.
+    stages : int32, shape (p, v)
+        Stages of each rank, ascending.
+    rank_of : int32, shape (S,)
+        Rank of each stage.
+    duration : float64, shape (3 * S,)
+        Of each symbol.
+    delay : float64, shape (3 * S,)
+        From the end of a symbol's producer on the neighbouring stage to the arrival of its message.
+    change : float64, shape (3 * S,)
+        What a symbol adds to the memory that its rank holds.
+    limit : float64, shape (p,)
+        Most that a rank may hold after any of its actions.
+    work : float64, shape (p,)
+        Duration of all actions of each rank.
+    """
+
+    num_microbatches: int
+    stages: Ints
+    rank_of: Ints
+    duration: Floats
+    delay: Floats
+    change: Floats
+    limit: Floats
+    work: Floats
+
+
+class Scratch(NamedTuple):
+    """What timing fills: times by row; row by symbol and microbatch; rows in the order they were timed."""
+
+    start: Floats
+    end: Floats
+    row_of: Ints
+    sequence: Ints
+    num_run: Ints
+    head: Ints
+    waiting: Ints
+    stack: Ints
+    idle: Floats
+
+
+def new_scratch(pipeline: Pipeline) -> Scratch:
+    """Room for `time_word`; to be used again."""
+    num_symbols = len(pipeline.duration)
+    num_rows = num_symbols * pipeline.num_microbatches
+    num_ranks = len(pipeline.limit)
+    return Scratch(
+        start=np.zeros(num_rows),
+        end=np.zeros(num_rows),
+        row_of=np.zeros(num_rows, np.int32),
+        sequence=np.zeros(num_rows, np.int32),
+        num_run=np.zeros(num_symbols, np.int32),
+        head=np.zeros(num_ranks, np.int32),
+        waiting=np.zeros(num_symbols, np.int32),
+        stack=np.zeros(num_ranks, np.int32),
+        idle=np.zeros(num_ranks),
+    )
+
+
+@compiled
+def time_word(pipeline: Pipeline, word: Ints, scratch: Scratch, bound: float) -> tuple[float, float]:
+    """Time a word; return its makespan and the mean end of its ranks.
+
+    Both are infinite if it cannot run, or as soon as its makespan is sure to be more than `bound`.
+    """
+    m = pipeline.num_microbatches
+    duration, delay = pipeline.duration, pipeline.delay
+    start, end, row_of, sequence, count, head, waiting, stack, _ = scratch
+    num_stages, num_ranks = len(pipeline.rank_of), len(pipeline.limit)
+    length = len(word) // num_ranks
+    count[:] = 0
+    waiting[:] = NOBODY
+    for rank in range(num_ranks):
+        head[rank] = rank * length
+        scratch.idle[rank] = 0.0
+        stack[rank] = num_ranks - 1 - rank
+    height, timed = num_ranks, 0
+    while height > 0:
+        height -= 1
+        rank = stack[height]
+        row, stop = head[rank], (rank + 1) * length
+        free = end[row - 1] if row > rank * length else 0.0
+        most_idle, idle = bound - pipeline.work[rank], scratch.idle[rank]
+        while row < stop:
+            symbol = word[row]
+            k = count[symbol]
+            producer = NOBODY
+            if symbol < num_stages:
+                if symbol > 0:
+                    producer = symbol - 1
+            elif symbol < 2 * num_stages:
+                producer = symbol + 1 if symbol < 2 * num_stages - 1 else num_stages - 1
+            if producer != NOBODY:
+                if count[producer] <= k:
+                    waiting[producer] = rank
+                    break
+                there = end[row_of[producer * m + k]] + delay[symbol]
+                if there > free:
+                    idle += there - free
+                    if idle > most_idle:
+                        return np.inf, np.inf
+                    free = there
+            start[row] = free
+            free += duration[symbol]
+            end[row] = free
+            row_of[symbol * m + k] = row
+            sequence[timed] = row
+            timed += 1
+            count[symbol] = k + 1
+            if waiting[symbol] != NOBODY and waiting[symbol] != rank:
+                stack[height] = waiting[symbol]
+                height += 1
+                waiting[symbol] = NOBODY
+            row += 1
+        head[rank] = row
+        scratch.idle[rank] = idle
+    if timed < len(word):
+        return np.inf, np.inf
+    makespan, total = 0.0, 0.0
+    for rank in range(num_ranks):
+        last = end[(rank + 1) * length - 1]
+        total += last
+        if last > makespan:
+            makespan = last
+    return makespan, total / num_ranks
+
+
+@compiled
+def latest_starts(pipeline: Pipeline, word: Ints, scratch: Scratch, latest: Floats) -> None:
+    """Write how late each symbol and microbatch can start, counted back from 0, after `time_word`.
+
+    `latest` has one entry a symbol and microbatch, at ``symbol * m + microbatch``.
+    """
+    m = pipeline.num_microbatches
+    num_stages, num_ranks = len(pipeline.rank_of), len(pipeline.limit)
+    length = len(word) // num_ranks
+    count, sequence = scratch.num_run, scratch.sequence
+    for position in range(len(sequence) - 1, -1, -1):
+        row = sequence[position]
+        symbol = word[row]
+        count[symbol] -= 1
+        k = count[symbol]
+        finish = 0.0
+        if (row + 1) % length != 0:
+            following = word[row + 1]
+            after = count[following] if following != symbol else k + 1
+            finish = latest[following * m + after]
+        consumer = NOBODY
+        if symbol < num_stages:
+            consumer = symbol + 1 if symbol < num_stages - 1 else 2 * num_stages - 1
+        elif num_stages < symbol < 2 * num_stages:
+            consumer = symbol - 1
+        if consumer != NOBODY and latest[consumer * m + k] - pipeline.delay[consumer] < finish:
+            finish = latest[consumer * m + k] - pipeline.delay[consumer]
+        latest[symbol * m + k] = finish - pipeline.duration[symbol]
+    for symbol in range(len(count)):
+        count[symbol] = m
+
+
+@compiled
+def fits(pipeline: Pipeline, word: Ints) -> bool:
+    """Whether no rank ever holds more than its limit."""
+    num_ranks = len(pipeline.limit)
+    length = len(word) // num_ranks
+    for rank in range(num_ranks):
+        held = 0.0
+        for row in range(rank * length, (rank + 1) * length):
+            held += pipeline.change[word[row]]
+            if held > pipeline.limit[rank]:
+                return False
+    return True

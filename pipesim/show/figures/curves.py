@@ -1,0 +1,105 @@
+"""Curves over the number of microbatches."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.ticker import FuncFormatter, LogLocator
+
+from pipesim.show.figures.canvas import new_figure, save
+from pipesim.show.figures.labels import spread
+
+_COLOURS = ("#2f6fde", "#f28e2b", "#59a14f", "#e15759", "#7a6fb0", "#9c755f", "#3fb8af", "#d37295")
+_OTHERS = "#8c8c8c"
+_LINE_INCHES = 0.145
+_WIDTH_OF_WORDS = 34
+_SAME = 0.005
+"""Curves that differ less than that, relatively, are drawn as one."""
+
+Points = Sequence[tuple[int, float]]
+
+
+def plot_bubble(
+    title: str, curves: Mapping[str, Points], path: str | Path, *, mark: int | None = None
+) -> None:
+    """Draw bubble ratios against the number of microbatches, each curve named at its end.
+
+    Curves that lie on each other are one; the lowest have colours, the others are grey.
+
+    Parameters
+    ----------
+    title : str
+        Over the picture.
+    curves : Mapping
+        Schedule to (number of microbatches, bubble ratio) pairs.
+    path : str or Path
+        PNG or SVG.
+    mark : int, optional
+        Number of microbatches to mark, the scenario's own.
+    """
+    drawn = sorted(_together(curves), key=lambda one: one[1][-1][1])
+    words = [textwrap.wrap(", ".join(names), _WIDTH_OF_WORDS) for names, _ in drawn]
+    inches = [_LINE_INCHES * (len(lines) + 0.35) for lines in words]
+    height = max(4.8, sum(inches) + 1.0)
+    colours = [*_COLOURS, *[_OTHERS] * len(drawn)][: len(drawn)]
+    figure, (axis,) = new_figure(9.5, height)
+    for position, (_, points) in enumerate(drawn):
+        axis.plot(*zip(*points, strict=True), "o-", color=colours[position], markersize=3, linewidth=1.3)
+    if mark is not None:
+        axis.axvline(mark, color="#9a9a9a", linewidth=0.8, linestyle=":")
+    axis.set_xscale("log", base=2)
+    ticks = sorted({count for points in curves.values() for count, _ in points})
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    axis.minorticks_off()
+    ratios = [ratio for points in curves.values() for _, ratio in points]
+    if min(ratios) > 0:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.minorticks_off()
+    else:
+        axis.set_ylim(bottom=0)
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{100 * ratio:.4g} %"))
+    axis.grid(alpha=0.3)
+    axis.set_xlabel("microbatches m")
+    axis.set_ylabel("bubble ratio: idle / (p x makespan)")
+    axis.set_title(title, loc="left", fontsize=9)
+    low, high = axis.get_ylim()
+    scale = math.log if min(ratios) > 0 else float
+    ends = [
+        (scale(points[-1][1]) - scale(low)) / (scale(high) - scale(low)) * (height - 1.0)
+        for _, points in drawn
+    ]
+    middles = spread(ends, inches, top=height - 1.0)
+    line = {"arrowstyle": "-", "color": "#bdbdbd", "linewidth": 0.6, "shrinkA": 2, "shrinkB": 3}
+    for (_, points), lines, middle, colour in zip(drawn, words, middles, colours, strict=True):
+        axis.annotate(
+            "\n".join(lines),
+            points[-1],
+            xytext=(1.05, middle / (height - 1.0)),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=7,
+            color="#404040" if colour == _OTHERS else colour,
+            annotation_clip=False,
+            arrowprops=line | {"relpos": (0, 0.5)},
+        )
+    save(figure, path)
+
+
+def _together(curves: Mapping[str, Points]) -> list[tuple[list[str], Points]]:
+    """Give curves that lie on each other one entry with all their names."""
+    groups: list[tuple[list[str], Points]] = []
+    for name, points in curves.items():
+        for names, others in groups:
+            if len(points) == len(others) and all(
+                count == other and math.isclose(ratio, same, rel_tol=_SAME)
+                for (count, ratio), (other, same) in zip(points, others, strict=True)
+            ):
+                names.append(name)
+                break
+        else:
+            groups.append(([name], points))
+    return groups

@@ -1,0 +1,153 @@
+"""Who computed what, when: one row a rank, several schedules under each other on one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.patches import Patch
+
+from pipesim.ir.actions import REDUCTIONS, Op
+from pipesim.ir.timeline import Timeline
+from pipesim.show.figures.canvas import COLOURS, IDLE, OP_WORDS, OPTIMIZER, SYNC, new_figure, save, shade
+
+WIDTH_INCHES = 14.0
+ROW_INCHES, SMALL_ROW_INCHES = 0.24, 0.13
+"""Height of a rank; the smaller one where many schedules share a picture."""
+MANY = 6
+READABLE_INCHES = 0.13
+"""Narrower boxes carry no microbatch number."""
+MOST_NUMBERS = 4000
+
+
+def plot_gantt(timelines: Sequence[tuple[str, Timeline]], path: str | Path) -> None:
+    """Draw timelines under each other.
+
+    F blue, full B orange, I teal, W green, idle near white; later chunks of a rank are lighter; the
+    microbatch stands in the box while it is readable. An overlapped pair is drawn as two halves.
+
+    Parameters
+    ----------
+    timelines : sequence of (str, Timeline)
+        Title and one replica's timeline each.
+    path : str or Path
+        PNG or SVG.
+    """
+    num_rows = [int(timeline.rank.max()) + 1 for _, timeline in timelines]
+    row_inches = ROW_INCHES if len(timelines) <= MANY else SMALL_ROW_INCHES
+    height = sum(num_rows) * row_inches + 0.45 * len(timelines) + 1.0
+    figure, axes = new_figure(WIDTH_INCHES, height, len(timelines))
+    longest = max(float(timeline.end_s.max()) for _, timeline in timelines)
+    for axis, (title, timeline) in zip(axes, timelines, strict=True):
+        _draw(axis, timeline, longest)
+        axis.set_title(title, loc="left", fontsize=9)
+    for axis, rows in zip(axes, num_rows, strict=True):
+        axis.set_ylim(rows - 0.5, -0.5)
+    axes[-1].set_xlabel("seconds")
+    used = {op for _, timeline in timelines for op in np.unique(timeline.op).tolist()}
+    patches = [Patch(color=COLOURS[op], label=OP_WORDS[op]) for op in COLOURS if op in used]
+    patches += [
+        Patch(color=colour, label=words)
+        for ops, colour, words in (
+            (REDUCTIONS, SYNC, "gradient synchronisation"),
+            ((Op.OPTIMIZER,), OPTIMIZER, "optimizer"),
+        )
+        if any(_lasting(timeline, ops).any() for _, timeline in timelines)
+    ]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), fontsize=8, frameon=False)
+    save(figure, path)
+
+
+def _lasting(timeline: Timeline, ops: tuple[Op, ...]) -> np.ndarray:
+    lasting: np.ndarray = np.isin(timeline.op, ops) & (timeline.end_s > timeline.start_s)
+    return lasting
+
+
+def _draw(axis: Axes, timeline: Timeline, longest: float) -> None:
+    num_ranks = int(timeline.rank.max()) + 1
+    axis.set_facecolor(IDLE)
+    axis.set_xlim(0, longest)
+    labelled = range(0, num_ranks, max(1, num_ranks // 8))
+    axis.set_yticks(labelled, [f"rank {rank}" for rank in labelled], fontsize=6)
+    axis.tick_params(axis="both", length=2, labelsize=7)
+    axis.tick_params(axis="y", length=0, labelsize=6)
+    compute = timeline.select(timeline.compute)
+    inches = (compute.end_s - compute.start_s).astype(float) / longest * WIDTH_INCHES * 0.93
+    _boxes(axis, compute, inches)
+    for ops, colour in ((REDUCTIONS, SYNC), ((Op.OPTIMIZER,), OPTIMIZER)):
+        rows = timeline.select(_lasting(timeline, ops))
+        if len(rows):
+            corners = _corners(rows, np.zeros(len(rows)), np.ones(len(rows)))
+            axis.add_collection(PolyCollection(list(corners), facecolors=colour))
+    _numbers(axis, compute, inches)
+
+
+def _boxes(axis: Axes, compute: Timeline, inches: np.ndarray) -> None:
+    chunk, num_chunks = _chunks(compute)
+    top, bottom = _halves(compute)
+    corners = _corners(compute, top, bottom)
+    for op, colour in COLOURS.items():
+        for one in range(num_chunks):
+            rows = (compute.op == op) & (chunk == one)
+            if rows.any():
+                axis.add_collection(
+                    PolyCollection(
+                        list(corners[rows]),
+                        facecolors=[shade(colour, one, num_chunks)],
+                        edgecolors="white",
+                        linewidths=np.clip(inches[rows], 0, READABLE_INCHES) / READABLE_INCHES * 0.4,
+                    )
+                )
+
+
+def _corners(rows: Timeline, top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
+    left, right = rows.start_s.astype(float), rows.end_s.astype(float)
+    upper = rows.rank - 0.42 + 0.84 * top
+    lower = rows.rank - 0.42 + 0.84 * bottom
+    return np.stack(
+        [np.stack([left, right, right, left], 1), np.stack([upper, upper, lower, lower], 1)], axis=2
+    )
+
+
+def _halves(compute: Timeline) -> tuple[np.ndarray, np.ndarray]:
+    """Top and bottom of each box as shares of its row: parts of an overlapped pair take a half each."""
+    top, bottom = np.zeros(len(compute)), np.ones(len(compute))
+    same = (compute.start_s[1:] == compute.start_s[:-1]) & (compute.end_s[1:] == compute.end_s[:-1])
+    paired = np.flatnonzero(
+        same & (compute.rank[1:] == compute.rank[:-1]) & (compute.end_s[1:] > compute.start_s[1:])
+    )
+    bottom[paired] = 0.5
+    top[paired + 1] = 0.5
+    return top, bottom
+
+
+def _chunks(compute: Timeline) -> tuple[np.ndarray, int]:
+    """Local chunk of each row, and the most chunks of a rank."""
+    chunk = np.zeros(len(compute), int)
+    most = 1
+    for rank in np.unique(compute.rank):
+        rows = compute.rank == rank
+        stages, local = np.unique(compute.stage[rows], return_inverse=True)
+        chunk[rows] = local.reshape(-1)
+        most = max(most, len(stages))
+    return chunk, most
+
+
+def _numbers(axis: Axes, compute: Timeline, inches: np.ndarray) -> None:
+    top, bottom = _halves(compute)
+    readable = np.flatnonzero(inches >= READABLE_INCHES)
+    if len(readable) > MOST_NUMBERS:
+        return
+    for row in readable.tolist():
+        middle = float(compute.start_s[row] + compute.end_s[row]) / 2
+        height = compute.rank[row] - 0.42 + 0.42 * (top[row] + bottom[row])
+        text = (
+            str(compute.microbatch[row])
+            if not compute.slice.any()
+            else (f"{compute.microbatch[row]}.{compute.slice[row]}")
+        )
+        size = 6.5 if bottom[row] - top[row] == 1 else 4.5
+        axis.text(middle, height, text, ha="center", va="center", fontsize=size, color="white", clip_on=True)

@@ -1,0 +1,171 @@
+"""A schedule prepared once and timed under many sets of costs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.costs import CostTable
+from pipesim.costs.host import HostCost
+from pipesim.costs.rows import message_bytes, row_durations
+from pipesim.ir import Dependencies, dependencies, linear_extension
+from pipesim.ir.actions import BoolArray, IntArray, Schedule
+from pipesim.timing.longest_path.spans import Spans
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedSchedule:
+    """What timing needs of a schedule and no costs can change. Made by `PreparedSchedule.of`.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Valid and compute only.
+    needs : Dependencies
+        Of the schedule.
+    order : IntArray
+        Rows in an order in which they can run; of an overlapped pair the first only.
+    first_of_rank : BoolArray
+        Rows that no other row of their rank comes before.
+    messages : tuple of (int, int, int)
+        Source rank, destination rank and boundary (the lower of the two stages) of each kind of message.
+    message_of_row : IntArray
+        Index into `messages` of each row that waits for one, `len(messages)` for the others.
+    """
+
+    schedule: Schedule
+    needs: Dependencies
+    order: IntArray
+    first_of_rank: BoolArray
+    messages: tuple[tuple[int, int, int], ...]
+    message_of_row: IntArray
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> PreparedSchedule:
+        """Prepare a valid compute-only schedule.
+
+        Raises
+        ------
+        DeadlockError
+            If the schedule cannot run.
+        """
+        from pipesim.timing.longest_path.kernels import runnable_order
+
+        needs = dependencies(schedule)
+        order = np.empty(len(schedule.op), np.int32)
+        finished = runnable_order(schedule.offsets, needs.producer, schedule.joined, order)
+        if finished < len(order):
+            linear_extension(schedule, needs)  # raises, and names what each rank waits for
+        first_of_rank = np.zeros(len(order), np.bool_)
+        first_of_rank[schedule.offsets[:-1]] = True
+        messages, message_of_row = _messages(schedule, needs)
+        return cls(
+            schedule=schedule,
+            needs=needs,
+            order=order[: len(order) - int(schedule.joined.sum())],
+            first_of_rank=first_of_rank,
+            messages=messages,
+            message_of_row=message_of_row,
+        )
+
+    def evaluate(self, durations: npt.ArrayLike, delays: npt.ArrayLike | None = None) -> Spans:
+        """Time the schedule; the same as `pipesim.timing.longest_path.evaluate`, in floats.
+
+        Parameters
+        ----------
+        durations, delays : array_like, shape (rows,)
+            Seconds, as there.
+        """
+        from pipesim.timing.longest_path.kernels import time_rows
+
+        num_rows = len(self.schedule.op)
+        duration_s = np.ascontiguousarray(durations, np.float64)
+        delay_s = np.zeros(num_rows)
+        if delays is not None:
+            np.copyto(delay_s, np.asarray(delays, np.float64), where=self.needs.crosses)
+        if len(duration_s) != num_rows:
+            raise ValueError(f"{len(duration_s)} durations for {num_rows} rows")
+        start, end = np.empty(num_rows), np.empty(num_rows)
+        time_rows(
+            self.order,
+            self.needs.producer,
+            self.schedule.joined,
+            self.first_of_rank,
+            duration_s,
+            delay_s,
+            start,
+            end,
+        )
+        return Spans(start, end)
+
+    def evaluate_costs(self, costs: CostTable, *, sends_block: bool = False) -> Spans:
+        """Time the schedule under a cost table, each message alone on its link.
+
+        Parameters
+        ----------
+        costs : CostTable
+            For the schedule's number of stages.
+        sends_block : bool
+            A rank goes on only when its message has arrived; the end of a row is still that of computing.
+        """
+        durations, delays = row_durations(self.schedule, costs), self.delays(costs)
+        if not sends_block and costs.host is None:
+            return self.evaluate(durations, delays)
+        rows = np.flatnonzero(self.needs.crosses)
+        producer = self.needs.producer[rows]
+        # How long the messages of each row hold up its rank, and with what follows until it can go on.
+        sending = np.zeros(len(durations))
+        np.add.at(sending, producer, (delays if sends_block else self._send_calls(costs))[rows])
+        # A pair sends its first message before its second, which the first one's receiver need not wait for.
+        first = np.flatnonzero(self.schedule.joined)
+        sent_later = np.zeros(len(durations))
+        sent_later[first + 1] = sending[first]
+        sending[first] = sending[first + 1] = sending[first] + sending[first + 1]
+        held = sending if costs.host is None else sending + float(costs.host.per_action_s)
+        arrives = np.zeros(len(durations))
+        arrives[rows] = sent_later[producer] + delays[rows] - held[producer]
+        spans = self.evaluate(durations + held, arrives)
+        return Spans(spans.start, np.asarray(spans.end) - held)
+
+    def _send_calls(self, costs: CostTable) -> npt.NDArray[Any]:
+        """Seconds that each row's message holds up its sender, shape (rows,)."""
+        nbytes = message_bytes(self.schedule, costs)
+        host = costs.host or HostCost()
+        seconds = [float(host.send_s(nbytes[boundary])) for _, _, boundary in self.messages]
+        return np.array([*seconds, 0])[self.message_of_row]
+
+    def delays(self, costs: CostTable) -> npt.NDArray[Any]:
+        """Seconds from a producer's end to the arrival of its message, shape (rows,); see `row_delays`."""
+        nbytes = message_bytes(self.schedule, costs)
+        seconds = [
+            costs.p2p(source, destination).transfer_s(nbytes[boundary])
+            for source, destination, boundary in self.messages
+        ]
+        result: npt.NDArray[Any] = np.array([*seconds, 0], costs.forward_s.dtype)[self.message_of_row]
+        return result
+
+
+def _messages(schedule: Schedule, needs: Dependencies) -> tuple[tuple[tuple[int, int, int], ...], IntArray]:
+    rows = np.flatnonzero(needs.crosses)
+    sources = needs.producer[rows]
+    rank = schedule.rank
+    parts = (rank[sources], rank[rows], np.minimum(schedule.stage[rows], schedule.stage[sources]))
+    sizes = (schedule.num_ranks, schedule.num_ranks, schedule.num_stages)
+    kinds, kind = np.unique(np.ravel_multi_index(parts, sizes), return_inverse=True)
+    messages = tuple(zip(*(part.tolist() for part in np.unravel_index(kinds, sizes)), strict=True))
+    message_of_row = np.full(len(rank), len(messages), np.int32)
+    message_of_row[rows] = kind
+    return messages, message_of_row
+
+
+def compile_seconds() -> float:
+    """Compile the evaluator or load it from disk, not only at its first use; return how long it took."""
+    begin = time.perf_counter()
+    from pipesim.timing.longest_path.kernels import warm_up
+
+    warm_up()
+    return time.perf_counter() - begin

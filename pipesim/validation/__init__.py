@@ -1,6 +1,0 @@
-"""How true predictions are: schedules run for real, and predicted from a calibration on one of them."""
-
-from pipesim.validation.campaign import Validation, summary_of, validate
-from pipesim.validation.rows import Row
-
-__all__ = ["Row", "Validation", "summary_of", "validate"]
