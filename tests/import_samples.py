@@ -9,12 +9,12 @@ import pytest
 
 from pipesim.errors import ScenarioError
 from pipesim.importers.writing import scenario_text
-from pipesim.scenario import Scenario, load_scenario
+from pipesim.scenario import ResolvedScenario, load_scenario
 
 DATA = Path(__file__).parent / "data" / "imports"
 
 
-def written(imported: Any, folder: Path) -> Scenario:
+def written(imported: Any, folder: Path) -> ResolvedScenario:
     path = folder / "scenario.yaml"
     path.write_text(scenario_text(imported))
     return load_scenario(path)

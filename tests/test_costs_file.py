@@ -19,7 +19,6 @@ from pipesim.scenario.resolved import (
     LayerSplit,
     Parallel,
     Precision,
-    Scenario,
     ScheduleChoice,
 )
 
@@ -171,7 +170,7 @@ def test_writing_into_a_missing_folder_is_one_clear_message(tmp_path):
 
 
 def scenario(**changes):
-    base = Scenario(
+    base = ResolvedScenario(
         name="test",
         parallel=Parallel(4, 2, 3, 1, False, None),
         batch=Batch(8, 1, None),

@@ -20,7 +20,6 @@ from pipesim.scenario.resolved import (
     Link,
     Parallel,
     Precision,
-    Scenario,
     ScheduleChoice,
     Transformer,
 )
@@ -73,7 +72,7 @@ def llama(layers, hidden, inner, heads=32, kv_heads=8):
 
 def scenario(model, *, tensor=8, pipeline=1, data=1, micro=1, microbatches=1, **changes):
     nodes = max(1, tensor * pipeline * data // 8)
-    base = Scenario(
+    base = ResolvedScenario(
         name="test",
         parallel=Parallel(pipeline, tensor, data, 1, True, None),
         batch=Batch(microbatches, micro, microbatches * micro * data),

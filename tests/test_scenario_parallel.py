@@ -8,7 +8,7 @@ import pytest
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario import scenario_from_mapping
-from pipesim.scenario.resolved import RANK_ORDER, LatentAttention, Scenario
+from pipesim.scenario.resolved import RANK_ORDER, LatentAttention, ResolvedScenario
 
 DEEPSEEK = {
     "model": "deepseek-v3",
@@ -30,7 +30,7 @@ DIRECT = {
 }
 
 
-def load(base: dict[str, Any], *overrides: str) -> Scenario:
+def load(base: dict[str, Any], *overrides: str) -> ResolvedScenario:
     return scenario_from_mapping(base, overrides=overrides)
 
 

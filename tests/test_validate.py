@@ -26,11 +26,11 @@ from pipesim.executor import RankPool
 from pipesim.ir import validate as check_schedule
 from pipesim.ir.actions import Op
 from pipesim.questions.compare import Skipped
-from pipesim.scenario import Scenario, scenario_from_mapping
+from pipesim.scenario import ResolvedScenario, scenario_from_mapping
 from pipesim.schedules import Shape, generate
 
 
-def emulated(num_ranks: int, **keys: Any) -> Scenario:
+def emulated(num_ranks: int, **keys: Any) -> ResolvedScenario:
     costs = {"forward": "10 ms", "backward": "20 ms", "boundary": "512 KiB"}
     return scenario_from_mapping(
         {

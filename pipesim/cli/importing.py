@@ -17,7 +17,7 @@ app = typer.Typer(help="Turn other tools' files into scenarios.", no_args_is_hel
 
 File = Annotated[Path, typer.Argument(metavar="FILE")]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...")]
-Output = Annotated[Path, typer.Option("-o", "--output", help="Scenario file to write.")]
+Output = Annotated[Path, typer.Option("-o", "--output", help="ResolvedScenario file to write.")]
 Gpus = Annotated[
     int | None, typer.Option("--gpus", min=1, help="GPUs of the run, where the files do not say.")
 ]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario import Scenario, load_scenario, scenario_from_mapping
+from pipesim.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 
 _MOST_DIGITS = 18
 
@@ -44,7 +44,7 @@ def read_scenario(
     backward: str | None = None,
     p2p: str | None = None,
     chunks: str | None = None,
-) -> Scenario:
+) -> ResolvedScenario:
     """Load the file, or make a scenario of direct costs from the flags.
 
     Raises

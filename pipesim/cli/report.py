@@ -20,7 +20,7 @@ from pipesim.errors import PipesimError, ScenarioError
 from pipesim.files import check_outputs, write_text
 from pipesim.questions import Comparison
 from pipesim.questions.compare import rank_in_table
-from pipesim.scenario import Scenario, load_scenario
+from pipesim.scenario import ResolvedScenario, load_scenario
 from pipesim.scenario.loading import read_text
 from pipesim.schedules import family
 from pipesim.show.report import Section, Verbatim, page
@@ -77,7 +77,7 @@ def report(
         console.print(line)
 
 
-def _answer(asked: Scenario, comparison: Comparison) -> Answer:
+def _answer(asked: ResolvedScenario, comparison: Comparison) -> Answer:
     """Put the scenario's own schedule, with its options, among the results, and choose."""
     results, own, refusal = list(comparison.results), None, ""
     try:
@@ -105,7 +105,7 @@ def _command(scenario: Path, flags: Sequence[tuple[str, str]]) -> str:
     return shlex.join(words)
 
 
-def _without_folders(asked: Scenario) -> Callable[[str], str]:
+def _without_folders(asked: ResolvedScenario) -> Callable[[str], str]:
     """Make a function that leaves the names of the scenario's files in a text, not where they lie."""
     files = [Path(name) for name in (asked.file, asked.schedule.csv, asked.costs_file) if name is not None]
     folders = {str(form.parent) for file in files for form in (file, file.absolute(), file.resolve())}

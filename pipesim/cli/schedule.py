@@ -14,7 +14,7 @@ from pipesim.files import check_outputs, write_text
 from pipesim.ir import TRANSPORTS, format_grid, lower, needed_transport, peak_in_flight
 from pipesim.ir.actions import Op, Schedule
 from pipesim.questions import load_csv, read_csv_text, shape_of
-from pipesim.scenario import Scenario, load_scenario, scenario_from_mapping
+from pipesim.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from pipesim.schedules import Family, Shape, families, family, generate
 from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, find_framework, runs_only_as_csv, verdict
 
@@ -128,7 +128,7 @@ def _ask_csv(file: Path, asked: list[str]) -> tuple[str, dict[str, tuple[str, ..
     return headline, {name: check_csv(text, name, name=file.stem) for name in asked}
 
 
-def _ask_scenario(scenario: Scenario, asked: list[str]) -> tuple[str, dict[str, tuple[str, ...]]]:
+def _ask_scenario(scenario: ResolvedScenario, asked: list[str]) -> tuple[str, dict[str, tuple[str, ...]]]:
     if scenario.schedule.csv is not None:
         return _ask_csv(Path(scenario.schedule.csv), asked)
     chosen = family(scenario.schedule.name or "")

@@ -11,15 +11,15 @@ from pipesim.costs.file import read_cost_table
 from pipesim.costs.table import CostTable
 from pipesim.costs.transformer.model import model_costs
 from pipesim.errors import ScenarioError
-from pipesim.scenario.resolved import Scenario
+from pipesim.scenario.resolved import ResolvedScenario
 
 
-def build_costs(scenario: Scenario, *, num_chunks: int) -> CostTable:
+def build_costs(scenario: ResolvedScenario, *, num_chunks: int) -> CostTable:
     """Cost table of a scenario whose ranks hold `num_chunks` stages each.
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         With stated costs, a cost file (relative to the scenario's own file), or a model on a cluster.
     num_chunks : int
         Stages a rank, v; a schedule may fix its own, so this is not read from the scenario.
@@ -52,7 +52,7 @@ def build_costs(scenario: Scenario, *, num_chunks: int) -> CostTable:
     )
 
 
-def traced_split(scenario: Scenario, num_stages: int) -> tuple[int, ...]:
+def traced_split(scenario: ResolvedScenario, num_stages: int) -> tuple[int, ...]:
     """Layers of each stage of a scenario with a model in torch.
 
     Raises
@@ -70,7 +70,7 @@ def traced_split(scenario: Scenario, num_stages: int) -> tuple[int, ...]:
     return traced_layers_per_stage(scenario, model, cluster, efficiency, num_stages)
 
 
-def _require_torch(scenario: Scenario) -> None:
+def _require_torch(scenario: ResolvedScenario) -> None:
     if importlib.util.find_spec("torch") is None:
         raise ScenarioError(
             "needs torch, which is not installed: pip install '.[torch]' in pipesim's folder",
@@ -79,7 +79,7 @@ def _require_torch(scenario: Scenario) -> None:
         )
 
 
-def _costs_from_file(scenario: Scenario, name: str, num_chunks: int) -> CostTable:
+def _costs_from_file(scenario: ResolvedScenario, name: str, num_chunks: int) -> CostTable:
     path = Path(name)
     if scenario.file is not None:
         path = Path(scenario.file).parent / path
@@ -95,7 +95,7 @@ def _costs_from_file(scenario: Scenario, name: str, num_chunks: int) -> CostTabl
     return _with_step_facts(replace(table, provenance={"file": name, **table.provenance}), scenario)
 
 
-def _with_step_facts(table: CostTable, scenario: Scenario) -> CostTable:
+def _with_step_facts(table: CostTable, scenario: ResolvedScenario) -> CostTable:
     """Add what costs alone cannot know: how many devices run, and their price."""
     return replace(
         table,

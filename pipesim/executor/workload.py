@@ -12,7 +12,7 @@ from pipesim.costs.build import traced_split
 from pipesim.costs.rows import row_durations
 from pipesim.errors import ExecutionError
 from pipesim.ir.actions import Op, Schedule
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.resolved import LayerSplit, Transformer
 
 EVEN = LayerSplit("even")
@@ -121,12 +121,12 @@ def emulated_workload(schedule: Schedule, costs: CostTable) -> EmulatedWorkload:
     )
 
 
-def workload_from_scenario(scenario: Scenario, schedule: Schedule, device: str) -> Workload:
+def workload_from_scenario(scenario: ResolvedScenario, schedule: Schedule, device: str) -> Workload:
     """Take the workload from a scenario: its costs for the emulated device, else its model.
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         Read and resolved.
     schedule : Schedule
         Lowered.
@@ -166,7 +166,7 @@ def workload_from_scenario(scenario: Scenario, schedule: Schedule, device: str) 
     )
 
 
-def _traced_split(scenario: Scenario, schedule: Schedule) -> LayerSplit:
+def _traced_split(scenario: ResolvedScenario, schedule: Schedule) -> LayerSplit:
     """Cut the layers as the prediction does, which knows what they cost."""
     if scenario.layers.kind != "balanced":
         return scenario.layers

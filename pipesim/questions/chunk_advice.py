@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from pipesim.costs import build_costs
 from pipesim.errors import PipesimError
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 
 _MOST = 3
 
 
-def one_chunk_note(scenario: Scenario, labels: Sequence[str]) -> str:
+def one_chunk_note(scenario: ResolvedScenario, labels: Sequence[str]) -> str:
     """Say that schedules ran without interleaving.
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         In which they ran.
     labels : sequence of str
         Schedules that could take more chunks and ran with one.
@@ -36,7 +36,7 @@ def one_chunk_note(scenario: Scenario, labels: Sequence[str]) -> str:
     )
 
 
-def advised_counts(scenario: Scenario) -> list[int]:
+def advised_counts(scenario: ResolvedScenario) -> list[int]:
     """List numbers of chunks above one that a rank's layers divide into: a few, some, many."""
     layers = scenario.model.num_hidden_layers if scenario.model is not None else None
     if layers is None:
@@ -51,7 +51,7 @@ def advised_counts(scenario: Scenario) -> list[int]:
     return [fitting[0], fitting[len(fitting) // 2], fitting[-1]]
 
 
-def _fits(scenario: Scenario, num_chunks: int) -> bool:
+def _fits(scenario: ResolvedScenario, num_chunks: int) -> bool:
     try:
         build_costs(scenario, num_chunks=num_chunks)
     except PipesimError:

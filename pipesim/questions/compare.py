@@ -12,7 +12,7 @@ from pipesim.errors import InfeasibleError, PipesimError, ScenarioError
 from pipesim.questions.chunk_advice import one_chunk_note
 from pipesim.questions.jitter import Repeats, repeat
 from pipesim.questions.run import Result, simulate_named, simulate_scenario
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import families, family
 
 _SAME_DIGITS = 12
@@ -68,7 +68,7 @@ class Comparison:
 
 
 def compare(
-    scenario: Scenario,
+    scenario: ResolvedScenario,
     *,
     names: Sequence[str] = (),
     chunks: Sequence[int] = (),
@@ -79,7 +79,7 @@ def compare(
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         Sizes and costs. A CSV schedule that it names is compared too.
     names : sequence of str
         Schedules to run; all by default.
@@ -137,7 +137,7 @@ def rank_in_table(result: Result) -> tuple[bool, bool, Any]:
     return result.metrics.fits_memory is False, not result.synchronous, result.metrics.step_time_s
 
 
-def _chunk_counts(fixed: int | None, asked: Sequence[int], scenario: Scenario) -> Iterable[int]:
+def _chunk_counts(fixed: int | None, asked: Sequence[int], scenario: ResolvedScenario) -> Iterable[int]:
     if fixed is not None:
         return (fixed,)
     return dict.fromkeys(asked) if asked else (scenario.parallel.virtual_stages,)

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from pipesim.errors import InfeasibleError
 from pipesim.questions.compare import compare
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 
 
 def bubble_curves(
-    scenario: Scenario,
+    scenario: ResolvedScenario,
     *,
     names: Sequence[str] = (),
     counts: Sequence[int] = (),
@@ -21,7 +21,7 @@ def bubble_curves(
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         Everything but the number of microbatches.
     names : sequence of str
         Schedules; all by default.

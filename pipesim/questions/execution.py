@@ -20,7 +20,7 @@ from pipesim.ir import lower
 from pipesim.ir.actions import Schedule
 from pipesim.metrics import StepMetrics, measure
 from pipesim.questions.run import read_schedule, shape_of
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.resolved import DirectCosts
 from pipesim.schedules import family, generate
 
@@ -31,7 +31,7 @@ class Execution:
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         What was asked.
     run : Run
         What was measured.
@@ -39,7 +39,7 @@ class Execution:
         Of the first replica: the undisturbed steps, or all where every step was disturbed.
     """
 
-    scenario: Scenario
+    scenario: ResolvedScenario
     run: Run
     steps: tuple[StepMetrics, ...]
 
@@ -88,7 +88,7 @@ class Execution:
 
 
 def execute_scenario(
-    scenario: Scenario,
+    scenario: ResolvedScenario,
     *,
     device: str,
     model: str | None = None,
@@ -102,7 +102,7 @@ def execute_scenario(
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         Its model or, on the emulated device, its costs.
     device : {"cpu", "cuda", "emulated"}
         Where.
@@ -149,7 +149,7 @@ def execute_scenario(
     return Execution(scenario, run, tuple(measure(run.step(step), compute, costs) for step in counted))
 
 
-def check_runnable(scenario: Scenario, device: str) -> None:
+def check_runnable(scenario: ResolvedScenario, device: str) -> None:
     """Refuse a device that there is not, and ranks of more than one device.
 
     Raises
@@ -166,7 +166,7 @@ def check_runnable(scenario: Scenario, device: str) -> None:
         )
 
 
-def schedule_of(scenario: Scenario) -> Schedule:
+def schedule_of(scenario: ResolvedScenario) -> Schedule:
     """Generate or read the schedule that a scenario names; compute only.
 
     Raises
@@ -182,7 +182,7 @@ def schedule_of(scenario: Scenario) -> Schedule:
     return generate(chosen.name, shape, costs)
 
 
-def workload_of(scenario: Scenario, schedule: Schedule, device: str, model: str | None) -> Workload:
+def workload_of(scenario: ResolvedScenario, schedule: Schedule, device: str, model: str | None) -> Workload:
     """Take what ranks compute on a device from a scenario; see `execute_scenario` for the parameters."""
     if model is None:
         return workload_from_scenario(scenario, schedule, device)

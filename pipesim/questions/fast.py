@@ -15,7 +15,7 @@ from pipesim.errors import ScenarioError
 from pipesim.ir.actions import Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.questions.run import Engine, Result, simulate_scenario
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Shape, family, generate
 from pipesim.timing.longest_path.step_program import StepProgram
 
@@ -88,7 +88,7 @@ class CompiledEvaluator(Engine):
         self._program = self.cache.get(name, shape, costs)
         return self._program.schedule
 
-    def timeline(self, scenario: Scenario, schedule: Schedule, costs: CostTable) -> Timeline:
+    def timeline(self, scenario: ResolvedScenario, schedule: Schedule, costs: CostTable) -> Timeline:
         """Time one step of a compute-only schedule."""
         sends_block = scenario.p2p_mode == "send-blocking"
         plain = costs.host is None and scenario.jitter is None and not (sends_block and schedule.joined.any())
@@ -114,12 +114,14 @@ class Prediction:
     evaluator: Evaluator
 
 
-def predict(scenario: Scenario, cache: ProgramCache, evaluator: Evaluator | None = None) -> Prediction:
+def predict(
+    scenario: ResolvedScenario, cache: ProgramCache, evaluator: Evaluator | None = None
+) -> Prediction:
     """Simulate the schedule that a scenario names, compiled where that gives the engine's numbers.
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         What to run.
     cache : ProgramCache
         Where schedules of earlier runs are found.

@@ -18,7 +18,7 @@ import numpy as np
 
 from pipesim.errors import ScenarioError
 from pipesim.questions.run import Result, simulate_scenario
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.resolved import Reliability
 
 _DAY_S = 86_400.0
@@ -107,7 +107,7 @@ def best_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
     return (low + high) / 2
 
 
-def goodput(scenario: Scenario) -> Goodput:
+def goodput(scenario: ResolvedScenario) -> Goodput:
     """Simulate one step of a scenario, and what becomes of many of them.
 
     Raises

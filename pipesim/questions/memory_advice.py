@@ -9,7 +9,7 @@ from pipesim.errors import PipesimError
 from pipesim.questions.fast import CompiledEvaluator, ProgramCache
 from pipesim.questions.planning.space import recomputes
 from pipesim.questions.run import Result, simulate_named
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 
 THIN_SHARE = 0.95
 """Above this share of a device's memory, an estimate a few per cent low decides whether a run fits."""
@@ -48,7 +48,7 @@ def changes_for_memory(result: Result) -> list[Change]:
     return fitting or sorted(tried, key=lambda change: change.peak_memory_bytes)[:1]
 
 
-def _tried(result: Result, variants: Iterator[tuple[dict[str, str], Scenario]]) -> Iterator[Change]:
+def _tried(result: Result, variants: Iterator[tuple[dict[str, str], ResolvedScenario]]) -> Iterator[Change]:
     scenario, name = result.scenario, result.schedule.name
     options = scenario.schedule.options if scenario.schedule.name == name else None
     for keys, variant in variants:
@@ -67,7 +67,7 @@ def _tried(result: Result, variants: Iterator[tuple[dict[str, str], Scenario]]) 
             yield Change(keys, metrics.peak_memory_bytes, metrics.fits_memory is True)
 
 
-def _single_changes(scenario: Scenario) -> Iterator[tuple[dict[str, str], Scenario]]:
+def _single_changes(scenario: ResolvedScenario) -> Iterator[tuple[dict[str, str], ResolvedScenario]]:
     if scenario.cluster is None or scenario.schedule.csv is not None:
         return
     levels = list(recomputes(scenario))
@@ -86,7 +86,7 @@ def _single_changes(scenario: Scenario) -> Iterator[tuple[dict[str, str], Scenar
         yield keys, replace(scenario, parallel=deeper, batch=batch)
 
 
-def _joint_change(scenario: Scenario) -> Iterator[tuple[dict[str, str], Scenario]]:
+def _joint_change(scenario: ResolvedScenario) -> Iterator[tuple[dict[str, str], ResolvedScenario]]:
     if scenario.cluster is None or scenario.schedule.csv is not None:
         return
     if scenario.recompute != "full" and scenario.optimizer == "plain" and scenario.parallel.num_replicas > 1:

@@ -22,7 +22,7 @@ from pipesim.ir.actions import Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import StepMetrics, measure
 from pipesim.questions.step_breakdown import step_breakdown
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Family, Shape, family, generate
 from pipesim.schedules.frameworks import FRAMEWORKS, check_schedule, verdict
 from pipesim.timing.engine import simulate
@@ -49,7 +49,7 @@ class Result:
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         What was asked.
     schedule : Schedule
         Compute only.
@@ -67,7 +67,7 @@ class Result:
         What the schedule was generated for; None of a CSV.
     """
 
-    scenario: Scenario
+    scenario: ResolvedScenario
     schedule: Schedule
     costs: CostTable
     timeline: Timeline
@@ -151,7 +151,7 @@ class Engine:
         """Generate a schedule of the registry."""
         return generate(name, shape, costs)
 
-    def timeline(self, scenario: Scenario, schedule: Schedule, costs: CostTable) -> Timeline:
+    def timeline(self, scenario: ResolvedScenario, schedule: Schedule, costs: CostTable) -> Timeline:
         """Simulate one step of a compute-only schedule.
 
         Where one replica cannot stand for all of them, all are simulated and the slowest is returned.
@@ -168,7 +168,7 @@ class Engine:
         )
 
     def _varied(
-        self, scenario: Scenario, lowered: Schedule, costs: CostTable, num_replicas: int
+        self, scenario: ResolvedScenario, lowered: Schedule, costs: CostTable, num_replicas: int
     ) -> dict[str, Any]:
         if scenario.jitter is None:
             return {}
@@ -182,12 +182,12 @@ def slowest_replica(timeline: Timeline) -> Timeline:
     return timeline.select(timeline.replica == computing.replica[computing.end_s.argmax()])
 
 
-def simulate_scenario(scenario: Scenario, *, engine: Engine | None = None) -> Result:
+def simulate_scenario(scenario: ResolvedScenario, *, engine: Engine | None = None) -> Result:
     """Simulate the schedule that a scenario names.
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         What to run.
     engine : Engine, optional
         Another source of schedules and timelines.
@@ -206,7 +206,7 @@ def simulate_scenario(scenario: Scenario, *, engine: Engine | None = None) -> Re
 
 
 def simulate_named(
-    scenario: Scenario,
+    scenario: ResolvedScenario,
     name: str,
     *,
     num_chunks: int | None,
@@ -217,7 +217,7 @@ def simulate_named(
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         Sizes and costs; the schedule it names is not looked at.
     name : str
         A schedule of the registry.
@@ -246,7 +246,7 @@ def simulate_named(
 
 
 def shape_of(
-    scenario: Scenario,
+    scenario: ResolvedScenario,
     chosen: Family,
     *,
     num_chunks: int | None = None,
@@ -274,7 +274,7 @@ def _asynchrony(chosen: Family, shape: Shape, costs: CostTable) -> Asynchrony:
     )
 
 
-def read_schedule(scenario: Scenario, path: str) -> Schedule:
+def read_schedule(scenario: ResolvedScenario, path: str) -> Schedule:
     """Read a CSV of actions that must fit the scenario's ranks and microbatches.
 
     Raises
@@ -329,7 +329,7 @@ def read_csv_text(path: str | Path) -> str:
 
 
 def _run(
-    scenario: Scenario,
+    scenario: ResolvedScenario,
     schedule: Schedule,
     costs: CostTable,
     engine: Engine,

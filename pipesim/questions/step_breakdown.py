@@ -9,13 +9,13 @@ import numpy as np
 from pipesim.costs import CostTable
 from pipesim.ir.actions import Op, Schedule
 from pipesim.metrics import StepMetrics
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 
 _EXCHANGES = ("context_exchange", "expert_exchange")
 
 
 def step_breakdown(
-    metrics: StepMetrics, schedule: Schedule, costs: CostTable, scenario: Scenario
+    metrics: StepMetrics, schedule: Schedule, costs: CostTable, scenario: ResolvedScenario
 ) -> dict[str, Any]:
     """Cut the step time into parts.
 

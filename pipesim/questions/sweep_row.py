@@ -10,7 +10,7 @@ from typing import Any
 
 from pipesim.errors import PipesimError
 from pipesim.questions.fast import Evaluator, Prediction, ProgramCache, predict
-from pipesim.scenario import Scenario, apply_overrides, parse_override, scenario_from_mapping
+from pipesim.scenario import ResolvedScenario, apply_overrides, parse_override, scenario_from_mapping
 
 _METRICS = (
     *("num_ranks", "num_stages", "num_chunks", "num_microbatches", "step_time_s", "makespan_s"),
@@ -98,7 +98,7 @@ def _cell(value: Any) -> Any:
     return json.dumps(value, default=str)
 
 
-def _inferred(scenario: Scenario) -> dict[str, Any]:
+def _inferred(scenario: ResolvedScenario) -> dict[str, Any]:
     """Say what the scenario came to, under the same keys as in its file where there is one."""
     parallel, batch, cluster, model = scenario.parallel, scenario.batch, scenario.cluster, scenario.model
     columns: dict[str, Any] = {

@@ -6,11 +6,11 @@ from pipesim.scenario.layers import balance, split_layers
 from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.overrides import apply_overrides, parse_override
 from pipesim.scenario.presets import Preset, find_preset, get_preset, list_presets
-from pipesim.scenario.resolved import Scenario
+from pipesim.scenario.resolved import ResolvedScenario
 
 __all__ = [
     "Preset",
-    "Scenario",
+    "ResolvedScenario",
     "apply_overrides",
     "balance",
     "find_preset",

@@ -9,10 +9,12 @@ from typing import Any
 from pipesim.errors import ScenarioError
 from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.overrides import apply_overrides, blame_override
-from pipesim.scenario.resolved import Scenario
+from pipesim.scenario.resolved import ResolvedScenario
 
 
-def load_scenario(path: str | Path, overrides: Iterable[str] = (), *, uncut: bool = False) -> Scenario:
+def load_scenario(
+    path: str | Path, overrides: Iterable[str] = (), *, uncut: bool = False
+) -> ResolvedScenario:
     """Read, check and resolve a scenario file.
 
     Parameters
@@ -28,7 +30,7 @@ def load_scenario(path: str | Path, overrides: Iterable[str] = (), *, uncut: boo
 
     Returns
     -------
-    Scenario
+    ResolvedScenario
         Complete, in SI units; `echo` says what was inferred.
 
     Raises
@@ -52,7 +54,7 @@ def scenario_from_mapping(
     file: str | None = None,
     overrides: Iterable[str] = (),
     uncut: bool = False,
-) -> Scenario:
+) -> ResolvedScenario:
     """Check and resolve a scenario given as a mapping with the keys of a scenario file.
 
     Parameters
@@ -68,7 +70,7 @@ def scenario_from_mapping(
 
     Returns
     -------
-    Scenario
+    ResolvedScenario
         As for `load_scenario`.
 
     Raises

@@ -1,4 +1,4 @@
-"""From validated keys to a Scenario: what each key means beside the others."""
+"""From validated keys to a ResolvedScenario: what each key means beside the others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pipesim.scenario.resolved import (
     LayerSplit,
     Parallel,
     Reliability,
-    Scenario,
+    ResolvedScenario,
     ScheduleChoice,
 )
 from pipesim.scenario.schema import (
@@ -46,7 +46,7 @@ _ONLY_WITH_MODEL = ("layers", "recompute", "optimizer", "efficiency", "precision
 
 def resolve(
     keys: AnyScenarioKeys, *, file: str | None, directory: Path, notes: Notes, uncut: bool = False
-) -> Scenario:
+) -> ResolvedScenario:
     """Infer, check and convert.
 
     Parameters
@@ -64,7 +64,7 @@ def resolve(
 
     Returns
     -------
-    Scenario
+    ResolvedScenario
         Complete and free of contradiction.
 
     Raises
@@ -118,7 +118,7 @@ def resolve(
     if keys.jitter is not None and not uncut:
         _check_ranks(keys.jitter.slow_ranks, parallel, "jitter.slow_ranks")
     costs, costs_file = _costs(keys.costs, directory) if keys.costs is not None else (None, None)
-    return Scenario(
+    return ResolvedScenario(
         name=keys.name or (printable_stem(file) if file else "scenario"),
         parallel=parallel,
         batch=batch,

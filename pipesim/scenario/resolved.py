@@ -342,7 +342,7 @@ class DirectCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class ResolvedScenario:
     """Everything one prediction needs.
 
     Set is one of `costs`, `costs_file`, or `model` or `torch_model` with `cluster`.

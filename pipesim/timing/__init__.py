@@ -1,1 +1,1 @@
-"""When every action runs: by `engine`, simulated GPUs and wires; by `longest_path`, where nothing contends."""
+"""When every action runs: by `engine`, simulated GPUs and wires; by `longest_path`, if nothing contends."""

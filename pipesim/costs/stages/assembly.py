@@ -16,7 +16,7 @@ from pipesim.costs.stages.sharding import Block, Sharding, StageParameters
 from pipesim.costs.table import CostTable, GradientCollective
 from pipesim.errors import ScenarioError
 from pipesim.ir.actions import Op
-from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, OptimizerLevel, Scenario
+from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, OptimizerLevel, ResolvedScenario
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -81,7 +81,7 @@ class Stages:
 
 
 def cost_table(
-    scenario: Scenario, cluster: Cluster, efficiency: Efficiency, stages: Stages, *, num_chunks: int
+    scenario: ResolvedScenario, cluster: Cluster, efficiency: Efficiency, stages: Stages, *, num_chunks: int
 ) -> CostTable:
     """Lay replicas, optimizer and hardware around the stages of a model.
 
@@ -201,7 +201,7 @@ def on_mixed_ranks(num_ranks: int, cluster: Cluster, costs_on: Callable[[Cluster
     )
 
 
-def _gradient_buckets(scenario: Scenario, parameters: FloatArray) -> npt.NDArray[np.intp] | None:
+def _gradient_buckets(scenario: ResolvedScenario, parameters: FloatArray) -> npt.NDArray[np.intp] | None:
     """Buckets of each stage's gradients where they are reduced during the backward."""
     parallel, gradient_bytes = scenario.parallel, scenario.precision.gradient_bytes
     if not parallel.overlap_gradients or parallel.num_replicas == 1:

@@ -13,11 +13,11 @@ from pipesim.costs.network.topology import (
     fewest_together,
     pipeline_links,
 )
-from pipesim.scenario.resolved import Cluster, Efficiency, Parallel, Scenario
+from pipesim.scenario.resolved import Cluster, Efficiency, Parallel, ResolvedScenario
 
 
 def common_provenance(
-    scenario: Scenario, cluster: Cluster, efficiency: Efficiency, counts: Sequence[int]
+    scenario: ResolvedScenario, cluster: Cluster, efficiency: Efficiency, counts: Sequence[int]
 ) -> dict[str, str]:
     """Name sources by subject, and how devices are laid out; `counts` are the layers of each stage."""
     accelerator, parallel = cluster.accelerator, scenario.parallel
@@ -38,7 +38,7 @@ def common_provenance(
     return words
 
 
-def _ring_words(scenario: Scenario, ring: Ring) -> str:
+def _ring_words(scenario: ResolvedScenario, ring: Ring) -> str:
     collective = {
         "plain": "ring all-reduce",
         "sharded": "ring reduce-scatter and all-gather",

@@ -19,11 +19,16 @@ from pipesim.costs.traced.times import KERNELS_OF_A_LAYER, KernelRates, LayerTim
 from pipesim.costs.traced.trace import trace_model
 from pipesim.errors import ScenarioError
 from pipesim.scenario.layers import split_layers
-from pipesim.scenario.resolved import Cluster, Efficiency, LayerSplit, Scenario, TorchModel
+from pipesim.scenario.resolved import Cluster, Efficiency, LayerSplit, ResolvedScenario, TorchModel
 
 
 def traced_costs(
-    scenario: Scenario, model: TorchModel, cluster: Cluster, efficiency: Efficiency, *, num_chunks: int
+    scenario: ResolvedScenario,
+    model: TorchModel,
+    cluster: Cluster,
+    efficiency: Efficiency,
+    *,
+    num_chunks: int,
 ) -> CostTable:
     """Cost table of `model` cut into S = pipeline * `num_chunks` stages; no device is needed.
 
@@ -47,7 +52,7 @@ def traced_costs(
 
 
 def traced_layers_per_stage(
-    scenario: Scenario, model: TorchModel, cluster: Cluster, efficiency: Efficiency, num_stages: int
+    scenario: ResolvedScenario, model: TorchModel, cluster: Cluster, efficiency: Efficiency, num_stages: int
 ) -> tuple[int, ...]:
     """Layers of each stage; ``balanced`` weighs them by seconds of forward and backward together.
 
@@ -68,7 +73,7 @@ class _Timed:
     layers: tuple[LayerTimes, ...]
     loss: LayerTimes
 
-    def layers_per_stage(self, scenario: Scenario, num_stages: int) -> tuple[int, ...]:
+    def layers_per_stage(self, scenario: ResolvedScenario, num_stages: int) -> tuple[int, ...]:
         weights = [layer.forward_s + layer.backward_s for layer in self.layers]
         weights[-1] += self.loss.forward_s + self.loss.backward_s
         try:
@@ -84,7 +89,7 @@ class _Timed:
         return counts
 
 
-def _timed(scenario: Scenario, model: TorchModel, cluster: Cluster, efficiency: Efficiency) -> _Timed:
+def _timed(scenario: ResolvedScenario, model: TorchModel, cluster: Cluster, efficiency: Efficiency) -> _Timed:
     dtype = "float16" if scenario.precision.compute == "fp16" else "bfloat16"
     try:
         trace = trace_model(model.factory, model.directory, scenario.batch.micro, dtype)
@@ -102,7 +107,7 @@ def _timed(scenario: Scenario, model: TorchModel, cluster: Cluster, efficiency: 
     return _Timed(trace, rates, tuple(once[id(layer)] for layer in trace.layers), loss)
 
 
-def _stages(scenario: Scenario, model: TorchModel, timed: _Timed, counts: tuple[int, ...]) -> Stages:
+def _stages(scenario: ResolvedScenario, model: TorchModel, timed: _Timed, counts: tuple[int, ...]) -> Stages:
     trace, last = timed.trace, len(counts) - 1
     ends = np.cumsum(counts)
     cuts = [slice(end - count, end) for end, count in zip(ends.tolist(), counts, strict=True)]

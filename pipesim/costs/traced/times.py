@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.traced.layer_trace import Kind, LayerTrace, OpCost
-from pipesim.scenario.resolved import Cluster, Efficiency, Scenario
+from pipesim.scenario.resolved import Cluster, Efficiency, ResolvedScenario
 
 KERNELS_OF_A_LAYER = 10
 """Forward kernels of pipesim's own GPT layer when traced, over which its stated overhead is spread."""
@@ -49,7 +49,7 @@ class KernelRates:
         return dict(parts)
 
 
-def kernel_rates(scenario: Scenario, cluster: Cluster, efficiency: Efficiency) -> KernelRates:
+def kernel_rates(scenario: ResolvedScenario, cluster: Cluster, efficiency: Efficiency) -> KernelRates:
     """Collect the rates of a scenario's accelerator.
 
     32-bit products run as PyTorch's defaults have them: convolutions in tf32 where there is that, all else in

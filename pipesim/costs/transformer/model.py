@@ -32,13 +32,18 @@ from pipesim.costs.transformer.provenance import transformer_provenance
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.errors import ScenarioError
 from pipesim.scenario.layers import balance, split_layers
-from pipesim.scenario.resolved import Cluster, Efficiency, LayerSplit, Scenario, Transformer
+from pipesim.scenario.resolved import Cluster, Efficiency, LayerSplit, ResolvedScenario, Transformer
 
 FloatArray = npt.NDArray[np.float64]
 
 
 def model_costs(
-    scenario: Scenario, model: Transformer, cluster: Cluster, efficiency: Efficiency, *, num_chunks: int
+    scenario: ResolvedScenario,
+    model: Transformer,
+    cluster: Cluster,
+    efficiency: Efficiency,
+    *,
+    num_chunks: int,
 ) -> CostTable:
     """Cost table of `model` cut into S = pipeline * `num_chunks` stages.
 
@@ -126,7 +131,7 @@ class _StageTimes:
         return {part: seconds for part, seconds in parts.items() if seconds.any()}
 
 
-def layers_per_stage(scenario: Scenario, setting: Setting, num_stages: int) -> tuple[int, ...]:
+def layers_per_stage(scenario: ResolvedScenario, setting: Setting, num_stages: int) -> tuple[int, ...]:
     """Layers of each stage; ``balanced`` weighs them by seconds of forward and backward together.
 
     Embedding and head are pieces of their own there, so that one which outweighs its share of the layers has
@@ -163,7 +168,7 @@ def _activations(setting: Setting, counts: tuple[int, ...]) -> list[ActivationBy
 
 
 def _blocks(
-    scenario: Scenario, setting: Setting, times: _StageTimes, counts: tuple[int, ...], stage: int
+    scenario: ResolvedScenario, setting: Setting, times: _StageTimes, counts: tuple[int, ...], stage: int
 ) -> list[Block]:
     """List what a stage gathers and reduces one by one, in the order of the forward."""
     model, parallel = setting.model, scenario.parallel

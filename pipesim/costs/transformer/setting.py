@@ -6,11 +6,11 @@ from pipesim.costs.network.topology import context_link, expert_exchange, tensor
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.transformer.layer import Rates, Setting
 from pipesim.errors import ScenarioError
-from pipesim.scenario.resolved import Cluster, Efficiency, Scenario, Transformer
+from pipesim.scenario.resolved import Cluster, Efficiency, ResolvedScenario, Transformer
 
 
 def layer_setting(
-    scenario: Scenario, model: Transformer, cluster: Cluster, efficiency: Efficiency
+    scenario: ResolvedScenario, model: Transformer, cluster: Cluster, efficiency: Efficiency
 ) -> Setting:
     """Collect rates, sizes and links.
 

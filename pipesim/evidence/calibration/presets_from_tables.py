@@ -26,7 +26,7 @@ from pipesim.evidence.published import (
     with_parameters,
 )
 from pipesim.evidence.published.rows import in_hash_order
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -95,7 +95,7 @@ class Sample:
 
     set_name: str
     row: Row
-    scenario: Scenario
+    scenario: ResolvedScenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pipesim.errors import ScenarioError
 from pipesim.evidence.published import Predictor
 from pipesim.evidence.published.tables import Line, read_table_file
-from pipesim.scenario import Scenario, load_scenario
+from pipesim.scenario import ResolvedScenario, load_scenario
 from pipesim.scenario.resolved import Efficiency
 from pipesim.units import parse_time_s
 
@@ -71,7 +71,7 @@ class Step:
     """A line of the table: a configuration, and its step time where it was measured."""
 
     label: str
-    scenario: Scenario
+    scenario: ResolvedScenario
     step_time_s: float | None
 
 
@@ -279,7 +279,7 @@ class _Problem:
     def shown(self, quantity: Quantity, value: float) -> float:
         return value * self.overhead_unit_s if quantity.name == "step_overhead" else float(np.exp(value))
 
-    def scenario(self, scenario: Scenario, values: FloatArray) -> Scenario:
+    def scenario(self, scenario: ResolvedScenario, values: FloatArray) -> ResolvedScenario:
         speed, step_overhead, layer_overhead, collectives, inter_node = values.tolist()
         efficiency, cluster = scenario.efficiency, scenario.cluster
         assert efficiency is not None

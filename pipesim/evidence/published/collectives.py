@@ -10,7 +10,7 @@ from pipesim.costs.network.topology import data_ring
 from pipesim.evidence.published.megatron_a100 import gpt
 from pipesim.evidence.published.rows import Row
 from pipesim.evidence.published.tables import Line
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 
 _HARDWARE = {
     "A100 (NVLink/NVSwitch, single node)": ("a100-sxm-80", "nvlink3"),
@@ -71,7 +71,7 @@ def _scenario(line: Line, name: str) -> dict[str, Any]:
     }
 
 
-def collective_s(scenario: Scenario, row: Row) -> float:
+def collective_s(scenario: ResolvedScenario, row: Row) -> float:
     """Seconds of a row's collective over the scenario's data-parallel replicas."""
     assert scenario.cluster is not None
     ring = data_ring(scenario.cluster, scenario.parallel)

@@ -15,7 +15,7 @@ from pipesim.evidence.published.predict import Predictor
 from pipesim.evidence.published.rows import Row, halves
 from pipesim.evidence.published.sets import PublishedSet
 from pipesim.evidence.published.zero_bubble import PASS_TIME_FACTOR
-from pipesim.scenario import Scenario, scenario_from_mapping
+from pipesim.scenario import ResolvedScenario, scenario_from_mapping
 
 Role = Literal["fitted", "judged", "unseen", "left out"]
 """In the half that a parameter was fitted on, in the other half, in a set that no parameter has seen, or
@@ -174,7 +174,7 @@ def usable(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.scenario is not None and not row.left_out and not row.unexplained]
 
 
-def resolved(row: Row, parameters: Mapping[str, float] | None = None) -> Scenario:
+def resolved(row: Row, parameters: Mapping[str, float] | None = None) -> ResolvedScenario:
     """Scenario of a row, with other values for some fields of its efficiency.
 
     Raises
@@ -186,7 +186,7 @@ def resolved(row: Row, parameters: Mapping[str, float] | None = None) -> Scenari
     return with_parameters(scenario_from_mapping(row.scenario), parameters or {})
 
 
-def with_parameters(scenario: Scenario, parameters: Mapping[str, float]) -> Scenario:
+def with_parameters(scenario: ResolvedScenario, parameters: Mapping[str, float]) -> ResolvedScenario:
     """Put values into the efficiency of a scenario, or scale its stated times by ``pass_time_factor``."""
     if not parameters:
         return scenario
@@ -200,7 +200,7 @@ def with_parameters(scenario: Scenario, parameters: Mapping[str, float]) -> Scen
     return replace(scenario, efficiency=replace(scenario.efficiency, **changed))
 
 
-def predict_row(published: PublishedSet, row: Row, scenario: Scenario, predictor: Predictor) -> float:
+def predict_row(published: PublishedSet, row: Row, scenario: ResolvedScenario, predictor: Predictor) -> float:
     """Predict the set's quantity for a row, in its SI unit."""
     if published.quantity == "step_time_s":
         return predictor.step_time_s(scenario, steps_overlap=bool(row.extra.get("steps_overlap")))

@@ -15,7 +15,7 @@ from pipesim.costs.transformer.model import layers_per_stage
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.ir import held
 from pipesim.metrics import memory_by_row
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Shape, family, generate
 from pipesim.timing.longest_path import StepProgram
 
@@ -26,12 +26,12 @@ class Predictor:
     def __init__(self) -> None:
         self._programs: dict[tuple[str, str, bool], StepProgram] = {}
 
-    def step_time_s(self, scenario: Scenario, *, steps_overlap: bool = False) -> float:
+    def step_time_s(self, scenario: ResolvedScenario, *, steps_overlap: bool = False) -> float:
         """Predict the time of one step of the schedule that the scenario names.
 
         Parameters
         ----------
-        scenario : Scenario
+        scenario : ResolvedScenario
             Sizes and costs.
         steps_overlap : bool
             A rank begins its next step when its own part of this one is done, as with the zero-bubble paper's
@@ -46,7 +46,7 @@ class Predictor:
         sends_block = scenario.p2p_mode == "send-blocking"
         return program.step_time_s(costs, sends_block=sends_block, steps_overlap=steps_overlap)
 
-    def peak_memory_bytes(self, scenario: Scenario) -> float:
+    def peak_memory_bytes(self, scenario: ResolvedScenario) -> float:
         """Predict the memory of the device that needs most.
 
         Raises
@@ -57,7 +57,7 @@ class Predictor:
         program, costs = self._prepare(scenario)
         return float(memory_by_row(program.schedule, costs).max())
 
-    def layer_activation_bytes(self, scenario: Scenario) -> float:
+    def layer_activation_bytes(self, scenario: ResolvedScenario) -> float:
         """Predict what the layers of a device of the first rank keep in flight, without embedding and head.
 
         Raises
@@ -76,7 +76,7 @@ class Predictor:
         in_flight = held(schedule, np.array(kept), costs.released_at_input_gradient)
         return float(in_flight[schedule.rows_of(0)].max())
 
-    def _prepare(self, scenario: Scenario) -> tuple[StepProgram, CostTable]:
+    def _prepare(self, scenario: ResolvedScenario) -> tuple[StepProgram, CostTable]:
         chosen = family(scenario.schedule.name or "")
         options = dict(scenario.schedule.options)
         if scenario.parallel.microbatch_group_size is not None and "microbatch_group_size" in chosen.options:

@@ -17,7 +17,7 @@ from pipesim.evidence.validation.runner import Runner
 from pipesim.executor import RankPool
 from pipesim.questions.compare import Skipped
 from pipesim.questions.execution import check_runnable
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Family, families, family
 
 
@@ -83,7 +83,7 @@ def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def validate(
-    scenario: Scenario,
+    scenario: ResolvedScenario,
     *,
     device: str,
     calibrate_on: str = "gpipe",
@@ -105,7 +105,7 @@ def validate(
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         Its model or, on the emulated device, its costs.
     device : {"cpu", "cuda", "emulated"}
         Where.
@@ -170,7 +170,7 @@ def validate(
     )
 
 
-def _chunk_counts(one: Family, asked: Sequence[int], scenario: Scenario) -> Sequence[int]:
+def _chunk_counts(one: Family, asked: Sequence[int], scenario: ResolvedScenario) -> Sequence[int]:
     if one.chunks is not None:
         return (one.chunks,)
     return tuple(dict.fromkeys(asked)) or (scenario.parallel.virtual_stages,)

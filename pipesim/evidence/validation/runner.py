@@ -22,7 +22,7 @@ from pipesim.ir import lower
 from pipesim.ir.actions import Op, Schedule
 from pipesim.questions.execution import workload_of
 from pipesim.questions.run import shape_of
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Family, family, generate
 
 _SHORT_STEPS, _PROBE_STEPS = 4, 10
@@ -41,7 +41,7 @@ class Runner:
 
     def __init__(
         self,
-        scenario: Scenario,
+        scenario: ResolvedScenario,
         device: str,
         model: str | None,
         num_steps: int,

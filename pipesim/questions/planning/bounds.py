@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pipesim.costs import CostTable, build_costs
 from pipesim.errors import ScenarioError
 from pipesim.questions.planning.space import Candidate, Cut, Recompute, chunk_counts, recomputes, scenario_of
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Shape, family
 from pipesim.schedules.registry import Family
 
@@ -35,7 +35,7 @@ class Bound:
 class CutTask:
     """A cut whose candidates are to be bounded."""
 
-    scenario: Scenario
+    scenario: ResolvedScenario
     cut: Cut
     global_size: int
     schedules: tuple[str, ...]
@@ -122,7 +122,7 @@ class _Holding:
 
 
 def costs_of_cut(
-    scenario: Scenario, cut: Cut, num_chunks: int, recompute: Recompute, global_size: int
+    scenario: ResolvedScenario, cut: Cut, num_chunks: int, recompute: Recompute, global_size: int
 ) -> CostTable:
     """Cost table of a cut.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipesim.errors import InfeasibleError, ScenarioError
 from pipesim.questions.planning.plan import Choice, Plan, basis_of, plan
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 
 DAY_S = 86400.0
 
@@ -90,7 +90,7 @@ class ClusterSize:
 
 
 def smallest_cluster(
-    scenario: Scenario,
+    scenario: ResolvedScenario,
     *,
     num_tokens: float | None = None,
     deadline_s: float | None = None,
@@ -105,7 +105,7 @@ def smallest_cluster(
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         As for `plan`; the number of nodes is searched.
     num_tokens, deadline_s : float, optional
         Tokens to train on, and seconds for them. Without them the model only has to fit.

@@ -17,7 +17,7 @@ from pipesim.questions.planning.space import Candidate, enumerate_cuts, scenario
 from pipesim.questions.planning.timing import Timed, group_by_shape, time_shape
 from pipesim.questions.pool import Pool, num_workers_for
 from pipesim.questions.run import Result, simulate_scenario
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.resolved import Cluster, ScheduleChoice, Transformer
 from pipesim.schedules import families, family
 
@@ -118,7 +118,7 @@ class Plan:
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         What was asked.
     num_evaluated : int
         Configurations timed in the order of their own schedule.
@@ -132,7 +132,7 @@ class Plan:
         Everything that was timed, the fastest first; compiled.
     """
 
-    scenario: Scenario
+    scenario: ResolvedScenario
     num_evaluated: int
     rejected: dict[str, int]
     num_outrun: int
@@ -157,12 +157,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Finalist:
-    scenario: Scenario
+    scenario: ResolvedScenario
     timed: Timed
 
 
 def plan(
-    scenario: Scenario,
+    scenario: ResolvedScenario,
     *,
     top: int = DEFAULT_TOP,
     schedules: Sequence[str] = (),
@@ -176,7 +176,7 @@ def plan(
 
     Parameters
     ----------
-    scenario : Scenario
+    scenario : ResolvedScenario
         Its model, cluster, global batch, optimizer and network stay; how they are cut is searched.
     top : int
         Choices wanted.
@@ -248,7 +248,7 @@ def plan(
     )
 
 
-def basis_of(scenario: Scenario) -> tuple[Transformer, Cluster, int]:
+def basis_of(scenario: ResolvedScenario) -> tuple[Transformer, Cluster, int]:
     """Model, cluster and global batch that a plan needs.
 
     Raises
@@ -308,7 +308,7 @@ def _next(bounds: list[Bound], timed: Sequence[Timed], top: int) -> list[Bound]:
     return some
 
 
-def _finalist(scenario: Scenario, timed: Timed, global_size: int) -> _Finalist:
+def _finalist(scenario: ResolvedScenario, timed: Timed, global_size: int) -> _Finalist:
     one = timed.candidate
     cut_so = scenario_of(scenario, one.cut, one.num_chunks, one.recompute, global_size)
     return _Finalist(replace(cut_so, schedule=ScheduleChoice(one.schedule)), timed)

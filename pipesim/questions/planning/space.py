@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_sizes import check_cut, resolve_batch, resolve_parallel
 from pipesim.scenario.resolved import Cluster, Transformer
@@ -77,7 +77,9 @@ class Space:
     rejected: Counter[str] = field(default_factory=Counter)
 
 
-def enumerate_cuts(scenario: Scenario, model: Transformer, cluster: Cluster, global_size: int) -> Space:
+def enumerate_cuts(
+    scenario: ResolvedScenario, model: Transformer, cluster: Cluster, global_size: int
+) -> Space:
     """List the cuts that use every device of the cluster.
 
     Sizes of axes are divisors of the number of devices; micro is a power of two. Tensor parallelism stays
@@ -103,8 +105,8 @@ def enumerate_cuts(scenario: Scenario, model: Transformer, cluster: Cluster, glo
 
 
 def scenario_of(
-    scenario: Scenario, cut: Cut, num_chunks: int, recompute: Recompute, global_size: int
-) -> Scenario:
+    scenario: ResolvedScenario, cut: Cut, num_chunks: int, recompute: Recompute, global_size: int
+) -> ResolvedScenario:
     """Put a cut into a scenario, checked by the rules that a scenario file is checked by.
 
     Sequence parallelism goes with tensor parallelism where the sequence allows it; the microbatch group size
@@ -160,7 +162,7 @@ def chunk_counts(model: Transformer, pipeline: int, family: Family) -> list[int]
     ]
 
 
-def recomputes(scenario: Scenario) -> Sequence[Recompute]:
+def recomputes(scenario: ResolvedScenario) -> Sequence[Recompute]:
     """Levels that differ: with a fused kernel there is no attention matrix to compute again."""
     fused = scenario.efficiency is not None and scenario.efficiency.attention_kernel == "flash"
     return ("none", "full") if fused or scenario.torch_model is not None else ("none", "selective", "full")

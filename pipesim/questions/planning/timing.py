@@ -12,7 +12,7 @@ from pipesim.ir.actions import Schedule
 from pipesim.metrics import memory_by_row
 from pipesim.questions.planning.bounds import DOES_NOT_FIT, Bound, costs_of_cut
 from pipesim.questions.planning.space import Candidate
-from pipesim.scenario import Scenario
+from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Shape, family
 from pipesim.timing.longest_path.step_program import StepProgram
 
@@ -30,7 +30,7 @@ class Timed:
 class ShapeTask:
     """Candidates with equal numbers of ranks, chunks and microbatches."""
 
-    scenario: Scenario
+    scenario: ResolvedScenario
     global_size: int
     bounds: tuple[Bound, ...]
 
@@ -48,7 +48,7 @@ class ShapeTimes:
     rejected: dict[str, int]
 
 
-def group_by_shape(scenario: Scenario, global_size: int, bounds: list[Bound]) -> list[ShapeTask]:
+def group_by_shape(scenario: ResolvedScenario, global_size: int, bounds: list[Bound]) -> list[ShapeTask]:
     """Make one task a shape, the largest first."""
     groups: dict[tuple[int, int, int], list[Bound]] = {}
     for bound in bounds:
