@@ -19,6 +19,7 @@ from pipesim.scenario.resolved import (
     LayerSplit,
     Parallel,
     Precision,
+    ResolvedScenario,
     ScheduleChoice,
 )
 

@@ -20,6 +20,7 @@ from pipesim.scenario.resolved import (
     Link,
     Parallel,
     Precision,
+    ResolvedScenario,
     ScheduleChoice,
     Transformer,
 )
