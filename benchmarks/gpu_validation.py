@@ -201,7 +201,7 @@ def calibrate(runs: list[Run], size: Size) -> CostTable:
 
 def compare(run: Run, costs: CostTable) -> dict[str, Any]:
     """One row: a schedule measured, predicted and replayed."""
-    schedule, compute = run.schedule, run.schedule.compute_only()
+    schedule, compute = run.schedule, run.schedule.schedule
     predicted = measure(simulate(schedule, costs), compute, costs)
     steps = run.undisturbed_steps or list(range(run.num_steps))
     seen = [measure(run.step(step), compute, costs) for step in steps]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
 from pipesim.costs.rows import exchange_s, held_bytes
-from pipesim.ir import NONE, Dependencies, dependencies, held, peak_in_flight
+from pipesim.errors import ScheduleError
+from pipesim.ir import NONE, Dependencies, check_compute_only, dependencies, held, peak_in_flight
 from pipesim.ir.actions import REDUCTIONS, Op, Schedule
 from pipesim.ir.timeline import Timeline
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Array = npt.NDArray[Any]
+Seconds: TypeAlias = float
+"""A float; a `fractions.Fraction` where the costs were exact, which behaves as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +43,12 @@ class Breakdown:
         After its last action.
     """
 
-    busy_s: Any
-    warmup_s: Any
-    dependency_s: Any
-    p2p_s: Any
-    collective_s: Any
-    cooldown_s: Any
+    busy_s: Seconds
+    warmup_s: Seconds
+    dependency_s: Seconds
+    p2p_s: Seconds
+    collective_s: Seconds
+    cooldown_s: Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,9 @@ class RankMetrics:
     """One rank of one step. `peak_memory_bytes` is None where the costs state no bytes of activations."""
 
     rank: int
-    busy_s: Any
-    idle_s: Any
-    bubble_ratio: Any
+    busy_s: Seconds
+    idle_s: Seconds
+    bubble_ratio: float
     peak_in_flight: int
     peak_memory_bytes: float | None
     breakdown: Breakdown
@@ -93,17 +96,17 @@ class StepMetrics:
     num_stages: int
     num_chunks: int
     num_microbatches: int
-    makespan_s: Any
-    step_time_s: Any
-    bubble_ratio: Any
-    bubble_overhead: Any
-    span_bubble_ratio: Any
-    exposed_sync_s: Any
-    hidden_sync_s: Any
-    exposed_collective_s: Any
-    hidden_collective_s: Any
-    optimizer_s: Any
-    comm_bytes: Any
+    makespan_s: Seconds
+    step_time_s: Seconds
+    bubble_ratio: float
+    bubble_overhead: float
+    span_bubble_ratio: float
+    exposed_sync_s: Seconds
+    hidden_sync_s: Seconds
+    exposed_collective_s: Seconds
+    hidden_collective_s: Seconds
+    optimizer_s: Seconds
+    comm_bytes: float
     tokens_per_s: float | None
     samples_per_s: float | None
     model_tflops_per_gpu: float | None
@@ -125,19 +128,25 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
         Compute only.
     costs : CostTable
         For bytes, tokens and prices; of its times only those of what microbatches move among replicas.
+
+    Raises
+    ------
+    ScheduleError
+        If the timeline is another schedule's, or the costs are of another number of stages.
     """
+    _check(timeline, schedule, costs)
     compute = timeline.select(timeline.compute)
     start, end = compute.start_s, compute.end_s
     first_start, last_end = start.min(), end.max()
-    makespan = last_end - first_start
+    makespan = _number(last_end - first_start)
     waited = 0 * start if compute.waited_s is None else np.minimum(compute.waited_s, end - start)
     breakdowns = _breakdowns(schedule, dependencies(schedule), start, end, waited)
     # Idle times below are at least zero, which the rounding of sums of busy times would not see to.
     busy = np.array([b.busy_s for b in breakdowns])
-    spans = [end[rows].max() - start[rows].min() for rows in _rows_by_rank(schedule)]
-    ideal = busy.sum() / len(busy)
+    spans = [_number(end[rows].max() - start[rows].min()) for rows in _rows_by_rank(schedule)]
+    ideal = _number(busy.sum() / len(busy))
     sync_end, step_end = _step_end(timeline, last_end)
-    step_time = step_end - first_start
+    step_time = _number(step_end - first_start)
     memory = _peak_memory(schedule, costs)
     sends = np.isin(timeline.op, (Op.SEND_F, Op.SEND_B))
     return StepMetrics(
@@ -151,12 +160,12 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
         bubble_ratio=max(0, 1 - ideal / makespan) if makespan else 0,
         bubble_overhead=max(0, (makespan - ideal) / ideal) if ideal else 0,
         span_bubble_ratio=max(0, 1 - ideal / max(spans)) if max(spans) else 0,
-        exposed_sync_s=sync_end - last_end,
-        hidden_sync_s=_hidden_sync(timeline, last_end),
+        exposed_sync_s=_number(sync_end - last_end),
+        hidden_sync_s=_number(_hidden_sync(timeline, last_end)),
         exposed_collective_s=max(b.collective_s for b in breakdowns),
-        hidden_collective_s=_hidden_exchange(schedule, costs, breakdowns),
-        optimizer_s=step_end - sync_end,
-        comm_bytes=timeline.nbytes[sends].sum(),
+        hidden_collective_s=_number(_hidden_exchange(schedule, costs, breakdowns)),
+        optimizer_s=_number(step_end - sync_end),
+        comm_bytes=_number(timeline.nbytes[sends].sum()),
         **_throughput(costs, step_time),
         peak_memory_bytes=None if memory is None else max(memory),
         fits_memory=_fits(memory, costs),
@@ -173,6 +182,25 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
             for rank, (breakdown, peak) in enumerate(zip(breakdowns, peak_in_flight(schedule), strict=True))
         ),
     )
+
+
+def _check(timeline: Timeline, schedule: Schedule, costs: CostTable) -> None:
+    check_compute_only(schedule)
+    costs.check_stages(schedule)
+    computing = timeline.compute
+    expected = (schedule.rank, schedule.op, schedule.stage, schedule.microbatch, schedule.slice)
+    found = (timeline.rank, timeline.op, timeline.stage, timeline.microbatch, timeline.slice)
+    if not all(np.array_equal(of[computing], wanted) for of, wanted in zip(found, expected, strict=True)):
+        raise ScheduleError(
+            f"the timeline of {int(computing.sum())} computations is not one step of one replica of "
+            f"{schedule.name}, which has {len(schedule.op)}"
+        )
+
+
+def _number(value: Any) -> float:
+    """Make a plain float of what numpy adds up; exact numbers stay as they are."""
+    number: float = float(value) if isinstance(value, np.floating) else value
+    return number
 
 
 def _rows_by_rank(schedule: Schedule) -> list[slice]:
@@ -198,12 +226,12 @@ def _breakdowns(
         gathered = waited[rows][alone].sum()
         breakdowns.append(
             Breakdown(
-                busy_s=(finish - begin).sum() - gathered,
-                warmup_s=begin[0] - first_start,
-                dependency_s=(produced - previous_end).sum(),
-                p2p_s=(begin_next - produced).sum(),
-                collective_s=gathered,
-                cooldown_s=last_end - finish[-1],
+                busy_s=_number((finish - begin).sum() - gathered),
+                warmup_s=_number(begin[0] - first_start),
+                dependency_s=_number((produced - previous_end).sum()),
+                p2p_s=_number((begin_next - produced).sum()),
+                collective_s=_number(gathered),
+                cooldown_s=_number(last_end - finish[-1]),
             )
         )
     return breakdowns
@@ -277,7 +305,7 @@ def _fits(memory: list[float] | None, costs: CostTable) -> bool | None:
     return all(peak <= limit for peak, limit in zip(memory, limits, strict=True) if limit is not None)
 
 
-def _throughput(costs: CostTable, step_time_s: Any) -> dict[str, float | None]:
+def _throughput(costs: CostTable, step_time_s: Seconds) -> dict[str, float | None]:
     tokens, flops, num_gpus = costs.tokens_per_step, costs.model_flops_per_step, costs.num_gpus
     per_gpu = None if flops is None or num_gpus is None else flops / num_gpus / float(step_time_s)
     price, peak, samples = costs.price_usd_per_gpu_hour, costs.peak_flops_per_gpu, costs.samples_per_step

@@ -182,7 +182,7 @@ def test_a_run_is_read_back_as_it_was(pool: RankPool, tmp_path: Path) -> None:
     run = execute(schedule, workload, num_replicas=2, num_steps=3, warmup=1, pool=pool)
     run.write(tmp_path / "run.json")
     again = read_run(tmp_path / "run.json")
-    assert again.schedule.compute_only().to_csv() == schedule.compute_only().to_csv()
+    assert again.schedule.schedule.to_csv() == schedule.schedule.to_csv()
     for name in ("rank", "replica", "op", "stage", "microbatch", "slice", "step", "nbytes"):
         assert np.array_equal(getattr(again.timeline, name), getattr(run.timeline, name))
     for name in ("start_s", "end_s"):
@@ -198,7 +198,7 @@ def test_a_run_is_read_back_as_it_was(pool: RankPool, tmp_path: Path) -> None:
 def test_a_measured_step_is_consistent(pool: RankPool) -> None:
     schedule = lower(generate("dualpipe-v", Shape(2, 2, 5)))
     run = execute(schedule, FactoryWorkload("executor_models:mlp"), num_steps=2, warmup=1, pool=pool)
-    compute = schedule.compute_only()
+    compute = schedule.schedule
     for step in range(2):
         timeline = run.step(step)
         assert np.array_equal(timeline.op, schedule.op)
@@ -221,7 +221,7 @@ def test_a_measured_step_is_consistent(pool: RankPool) -> None:
 def test_the_metrics_take_a_measured_step(pool: RankPool) -> None:
     schedule = lower(generate("1f1b", Shape(4, 1, 4)))
     run = execute(schedule, FactoryWorkload("executor_models:mlp"), num_steps=1, pool=pool)
-    metrics = measure(run.step(0), schedule.compute_only(), costs_of(4, number=float))
+    metrics = measure(run.step(0), schedule.schedule, costs_of(4, number=float))
     for rank in metrics.ranks:
         b = rank.breakdown
         total = b.busy_s + b.warmup_s + b.dependency_s + b.p2p_s + b.collective_s + b.cooldown_s

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipesim import study
+from pipesim import questions as study
 from pipesim.cli import options, tables
 from pipesim.cli.notes import framework_lines, print_notes
 from pipesim.errors import ScenarioError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipesim import study
+from pipesim import questions as study
 from pipesim.cli import options, tables
 from pipesim.cli.notes import print_notes
 

@@ -12,7 +12,7 @@ from pipesim.costs import CostTable, build_costs
 from pipesim.errors import ScheduleError
 from pipesim.files import check_outputs, write_text
 from pipesim.ir import TRANSPORTS, format_grid, lower, needed_transport, peak_in_flight
-from pipesim.ir.actions import Op, Schedule
+from pipesim.ir.actions import ActionTable, Op, Schedule
 from pipesim.questions import load_csv, read_csv_text, shape_of
 from pipesim.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from pipesim.schedules import Family, Shape, families, family, generate
@@ -88,10 +88,11 @@ def export(
     """Write the CSV that torch.distributed.pipelining loads."""
     check_outputs(output)
     schedule = _generate(name, ranks, chunks, microbatches, settings)
+    written: ActionTable = schedule
     if comms:
         lowered = lower(schedule)
-        schedule = lowered.select(lowered.op != Op.OPTIMIZER)  # torch steps the optimizer outside
-    write_text(output, schedule.to_csv())
+        written = lowered.select(lowered.op != Op.OPTIMIZER)  # torch steps the optimizer outside
+    write_text(output, written.to_csv())
 
 
 @app.command()

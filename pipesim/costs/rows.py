@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from pipesim.costs.table import CostTable
 from pipesim.ir import Dependencies
-from pipesim.ir.actions import Op, Schedule
+from pipesim.ir.actions import ActionTable, Op
 
 Array = npt.NDArray[Any]
 
 
-def row_durations(schedule: Schedule, costs: CostTable) -> Array:
+def row_durations(schedule: ActionTable, costs: CostTable) -> Array:
     """Seconds of each row, shape (rows,); both rows of an overlapped pair hold the pair's duration."""
     durations = _single_durations(schedule, costs)
     for rank, of_rank in costs.of_ranks.items():
@@ -35,12 +35,12 @@ def row_durations(schedule: Schedule, costs: CostTable) -> Array:
     return durations
 
 
-def _single_durations(schedule: Schedule, costs: CostTable) -> Array:
+def _single_durations(schedule: ActionTable, costs: CostTable) -> Array:
     durations = costs.durations(schedule.op, schedule.stage)
     return durations if schedule.num_slices == 1 else _of_slices(schedule, costs, durations)
 
 
-def exposed_exchange_s(schedule: Schedule, costs: CostTable) -> Array | None:
+def exposed_exchange_s(schedule: ActionTable, costs: CostTable) -> Array | None:
     """Seconds of each row's duration in which it waits for shared-out weights or gradients, shape (rows,).
 
     On an idle network; both rows of an overlapped pair hold the pair's. None where nothing is shared out.
@@ -55,14 +55,14 @@ def exposed_exchange_s(schedule: Schedule, costs: CostTable) -> Array | None:
     return _with_pairs(schedule, seconds)
 
 
-def exchange_s(schedule: Schedule, costs: CostTable) -> Array | None:
+def exchange_s(schedule: ActionTable, costs: CostTable) -> Array | None:
     """Seconds that each row's gathers and reductions take, hidden or not; else as `exposed_exchange_s`."""
     if costs.shard_exchange is None:
         return None
     return _with_pairs(schedule, _of_operations(schedule, costs.shard_exchange.seconds()))
 
 
-def _of_operations(schedule: Schedule, seconds: Mapping[Op, Array]) -> Array:
+def _of_operations(schedule: ActionTable, seconds: Mapping[Op, Array]) -> Array:
     along = np.zeros(len(schedule.op))
     for op, of_stages in seconds.items():
         rows = schedule.op == op
@@ -70,13 +70,13 @@ def _of_operations(schedule: Schedule, seconds: Mapping[Op, Array]) -> Array:
     return along
 
 
-def _with_pairs(schedule: Schedule, seconds: Array) -> Array:
+def _with_pairs(schedule: ActionTable, seconds: Array) -> Array:
     for row in np.flatnonzero(schedule.joined):
         seconds[row : row + 2] = seconds[row] + seconds[row + 1]
     return seconds
 
 
-def step_durations(schedule: Schedule, costs: CostTable) -> Array:
+def step_durations(schedule: ActionTable, costs: CostTable) -> Array:
     """Seconds of each row of a lowered schedule, shape (rows,): `row_durations`, and a rank's optimizer."""
     durations = row_durations(schedule, costs)
     for row in np.flatnonzero(schedule.op == Op.OPTIMIZER):
@@ -85,7 +85,7 @@ def step_durations(schedule: Schedule, costs: CostTable) -> Array:
     return durations
 
 
-def _of_slices(schedule: Schedule, costs: CostTable, whole: Array) -> Array:
+def _of_slices(schedule: ActionTable, costs: CostTable, whole: Array) -> Array:
     num_slices = schedule.num_slices
     attention = _part(schedule, costs, "attention", in_input_gradient=1, in_weight_gradient=0)
     overhead = _part(schedule, costs, "overhead", in_input_gradient=2, in_weight_gradient=2)
@@ -96,7 +96,7 @@ def _of_slices(schedule: Schedule, costs: CostTable, whole: Array) -> Array:
 
 
 def _part(
-    schedule: Schedule, costs: CostTable, part: str, *, in_input_gradient: int, in_weight_gradient: int
+    schedule: ActionTable, costs: CostTable, part: str, *, in_input_gradient: int, in_weight_gradient: int
 ) -> Array:
     """Seconds of one part along the rows; I and W hold 1/n of the backward's, or nothing where n is 0."""
     seconds = 0 * costs.forward_s[schedule.stage]
@@ -112,21 +112,21 @@ def _part(
     return seconds
 
 
-def message_bytes(schedule: Schedule, costs: CostTable) -> Array:
+def message_bytes(schedule: ActionTable, costs: CostTable) -> Array:
     """Bytes of one message at each stage boundary, shape (num_stages,)."""
     return _per_slice(schedule, costs.boundary_bytes)
 
 
-def held_bytes(schedule: Schedule, costs: CostTable) -> Array:
+def held_bytes(schedule: ActionTable, costs: CostTable) -> Array:
     """Activations that one microbatch, or one slice of it, holds on each stage, shape (num_stages,)."""
     return _per_slice(schedule, costs.activation_bytes)
 
 
-def _per_slice(schedule: Schedule, whole: Array) -> Array:
+def _per_slice(schedule: ActionTable, whole: Array) -> Array:
     return whole if schedule.num_slices == 1 else whole / schedule.num_slices
 
 
-def row_delays(schedule: Schedule, needs: Dependencies, costs: CostTable) -> Array:
+def row_delays(schedule: ActionTable, needs: Dependencies, costs: CostTable) -> Array:
     """Seconds from a row's producer's end to the arrival of its message on an idle link, shape (rows,)."""
     rank = schedule.rank
     delays = np.zeros(len(rank), dtype=costs.forward_s.dtype)

@@ -22,7 +22,8 @@ from pipesim.costs.network.alpha_beta import (
 )
 from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.shards import ShardExchange, SyncStep
-from pipesim.ir.actions import Op
+from pipesim.errors import ScheduleError
+from pipesim.ir.actions import ActionTable, Op
 
 Array = npt.NDArray[Any]
 """Floats, or Python objects where entries are `fractions.Fraction` and everything must stay exact."""
@@ -144,6 +145,19 @@ class CostTable:
     def num_stages(self) -> int:
         """Number of stages S."""
         return len(self.forward_s)
+
+    def check_stages(self, schedule: ActionTable) -> None:
+        """Refuse a schedule of another number of stages.
+
+        Raises
+        ------
+        ScheduleError
+            With both numbers.
+        """
+        if schedule.num_stages != self.num_stages:
+            raise ScheduleError(
+                f"{schedule.name} has {schedule.num_stages} stages, the costs are of {self.num_stages}"
+            )
 
     def durations(self, ops: npt.ArrayLike, stages: npt.ArrayLike) -> Array:
         """Duration in seconds of each (op, stage); operations that compute nothing take 0.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from pipesim.costs.rows import step_durations
 from pipesim.costs.table import CostTable
-from pipesim.ir.actions import SENDS, Schedule
+from pipesim.ir.actions import SENDS, Lowered
 from pipesim.scenario.resolved import Jitter
 
 FloatArray = npt.NDArray[np.float64]
@@ -27,13 +27,13 @@ class Variation(NamedTuple):
 
 
 def vary(
-    schedule: Schedule, costs: CostTable, jitter: Jitter, *, num_replicas: int, seed: int, repeat: int = 0
+    schedule: Lowered, costs: CostTable, jitter: Jitter, *, num_replicas: int, seed: int, repeat: int = 0
 ) -> Variation:
     """Draw one step.
 
     Parameters
     ----------
-    schedule : Schedule
+    schedule : Lowered
         Lowered.
     costs : CostTable
         What it takes on average.

@@ -12,7 +12,7 @@ from pipesim.executor.plan import plan
 from pipesim.executor.run import Run, timeline_of
 from pipesim.executor.workload import describe
 from pipesim.ir import NONE
-from pipesim.ir.actions import RECEIVES, SENDS, Schedule
+from pipesim.ir.actions import RECEIVES, SENDS, Lowered
 
 Nanoseconds = npt.NDArray[np.int64]
 _SECONDS = 1e-9
@@ -97,7 +97,7 @@ def _span_messages(job: Job, columns: dict[str, Nanoseconds]) -> None:
             start[rows], end[rows] = sent, there
 
 
-def _message_rows(schedule: Schedule) -> tuple[npt.NDArray[np.intp], ...]:
+def _message_rows(schedule: Lowered) -> tuple[npt.NDArray[np.intp], ...]:
     """Rows that send, receive and take each message."""
     rows: dict[int, list[int]] = {}
     for program in plan(schedule):
@@ -117,7 +117,7 @@ def _total_losses(processes: Sequence[RankResult]) -> npt.NDArray[np.float64]:
     return total
 
 
-def _deferred_share(schedule: Schedule, processes: Sequence[RankResult]) -> npt.NDArray[np.float64]:
+def _deferred_share(schedule: Lowered, processes: Sequence[RankResult]) -> npt.NDArray[np.float64]:
     shares: dict[int, float] = {}
     for result in processes:
         shares |= result.deferred_share

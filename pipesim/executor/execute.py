@@ -11,14 +11,14 @@ from pipesim.executor.pool import RankPool, require_torch
 from pipesim.executor.run import Run
 from pipesim.executor.workload import EmulatedWorkload, FactoryWorkload, Workload
 from pipesim.ir import lower, validate
-from pipesim.ir.actions import Schedule
+from pipesim.ir.actions import Lowered
 
 DEVICES = ("cpu", "cuda", "emulated")
 _TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def execute(
-    schedule: Schedule,
+    schedule: Lowered,
     workload: Workload,
     *,
     device: str = "cpu",
@@ -36,7 +36,7 @@ def execute(
 
     Parameters
     ----------
-    schedule : Schedule
+    schedule : Lowered
         Lowered with ``receive="early"``, the same that the engine takes.
     workload : Workload
         The model, or the times of the emulated device.
@@ -89,7 +89,7 @@ def execute(
         return assemble(job, started.run(job))
 
 
-def check(schedule: Schedule, workload: Workload, device: str) -> None:
+def check(schedule: Lowered, workload: Workload, device: str) -> None:
     """Refuse what cannot run: an illegal or not lowered schedule, a workload for another device.
 
     Raises
@@ -103,15 +103,17 @@ def check(schedule: Schedule, workload: Workload, device: str) -> None:
         raise ExecutionError(f"the device {device} was given {kind}")
     if isinstance(workload, FactoryWorkload):
         workload.parts()
-    compute = schedule.compute_only()
-    validate(compute)
-    lowered = lower(compute)
+    needed = 'the schedule must come from pipesim.ir.lower(schedule, receive="early")'
+    if not isinstance(schedule, Lowered):
+        raise ExecutionError(needed)
+    validate(schedule.schedule)
+    lowered = lower(schedule.schedule)
     same = len(lowered.op) == len(schedule.op) and all(
         (getattr(lowered, name) == getattr(schedule, name)).all()
         for name in ("op", "stage", "microbatch", "slice", "joined")
     )
     if not same:
-        raise ExecutionError('the schedule must come from pipesim.ir.lower(schedule, receive="early")')
+        raise ExecutionError(needed)
     if isinstance(workload, EmulatedWorkload):
         sizes = len(workload.row_s), len(workload.boundary_bytes), len(workload.gradient_bytes)
         expected = len(schedule.op), schedule.num_stages, schedule.num_stages

@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from pipesim.executor.workload import EmulatedWorkload, Workload
-from pipesim.ir.actions import Op, Schedule
+from pipesim.ir.actions import Lowered, Op
 from pipesim.timing.longest_path import evaluate
 
 _REDUCED_BYTES_PER_S_AND_CORE = 1.5e9
@@ -15,7 +15,7 @@ _REDUCED_BYTES_PER_S_AND_CORE = 1.5e9
 
 
 def expected_run_s(
-    schedule: Schedule, workload: Workload, *, num_replicas: int, num_steps: int
+    schedule: Lowered, workload: Workload, *, num_replicas: int, num_steps: int
 ) -> float | None:
     """Estimate the seconds of a run from the times that its ranks sleep and the gradients that they send.
 
@@ -23,7 +23,7 @@ def expected_run_s(
 
     Parameters
     ----------
-    schedule : Schedule
+    schedule : Lowered
         Lowered.
     workload : Workload
         Whose times and bytes.
@@ -38,7 +38,7 @@ def expected_run_s(
     if not isinstance(workload, EmulatedWorkload):
         return None
     row_s = np.asarray(workload.row_s)
-    makespan_s = max(evaluate(schedule.compute_only(), row_s[schedule.op <= Op.W].tolist()).end)
+    makespan_s = max(evaluate(schedule.schedule, row_s[schedule.op <= Op.W].tolist()).end)
     optimizer_s = row_s[schedule.op == Op.OPTIMIZER].max(initial=0)
     sent = 0
     for stage, nbytes in enumerate(workload.gradient_bytes):

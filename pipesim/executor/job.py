@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pipesim.errors import ExecutionError
 from pipesim.executor.workload import Workload
-from pipesim.ir.actions import Schedule
+from pipesim.ir.actions import Lowered
 
 BUILDING, BETWEEN_STEPS = -1, -2
 """Where a rank stands when it is at no row."""
@@ -22,7 +22,7 @@ class Job:
 
     Parameters
     ----------
-    schedule : Schedule
+    schedule : Lowered
         Lowered.
     workload : Workload
         What stages compute.
@@ -38,7 +38,7 @@ class Job:
         Computations by which a receive is posted before it is needed, where messages carry numbers.
     """
 
-    schedule: Schedule
+    schedule: Lowered
     workload: Workload
     device: str
     num_replicas: int = 1

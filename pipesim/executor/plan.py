@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pipesim.ir import NONE, dependencies
-from pipesim.ir.actions import RECEIVES, SENDS, Action, Op, Schedule
+from pipesim.ir.actions import RECEIVES, SENDS, Action, ActionTable, Lowered, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class RankProgram:
         return sum(map(len, self.units))
 
 
-def plan(schedule: Schedule) -> list[RankProgram]:
+def plan(schedule: Lowered) -> list[RankProgram]:
     """Turn a lowered schedule into one program a rank.
 
     A tensor that passes between stages is numbered by the computation that takes it, so the number is the
     same on both sides and unique within a step.
     """
-    compute = schedule.compute_only()
+    compute = schedule.schedule
     needs = dependencies(compute)
     producer, consumer, crosses = needs.producer.tolist(), needs.consumer.tolist(), needs.crosses.tolist()
     stage_of, rank_of = compute.stage.tolist(), compute.rank.tolist()
@@ -101,13 +101,13 @@ def plan(schedule: Schedule) -> list[RankProgram]:
     return programs
 
 
-def _key(schedule: Schedule, row: int) -> tuple[int, int, int, int]:
+def _key(schedule: ActionTable, row: int) -> tuple[int, int, int, int]:
     op = Op(int(schedule.op[row]))
     kind = Op.B if op is Op.I else op
     return kind, int(schedule.stage[row]), int(schedule.microbatch[row]), int(schedule.slice[row])
 
 
-def _compute_key(schedule: Schedule, row: int) -> tuple[int, int, int, int]:
+def _compute_key(schedule: Lowered, row: int) -> tuple[int, int, int, int]:
     op = Op(int(schedule.op[row]))
     kind = Op.F if op in (Op.SEND_F, Op.RECV_F) else Op.B
     return kind, int(schedule.stage[row]), int(schedule.microbatch[row]), int(schedule.slice[row])

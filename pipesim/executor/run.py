@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pipesim.errors import ExecutionError, PipesimError
 from pipesim.files import write_text
 from pipesim.ir import lower
-from pipesim.ir.actions import BoolArray, Schedule
+from pipesim.ir.actions import BoolArray, Lowered, Schedule
 from pipesim.ir.timeline import Timeline
 
 Floats = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ class Run:
 
     Parameters
     ----------
-    schedule : Schedule
+    schedule : Lowered
         Lowered.
     device : str
         ``cpu``, ``cuda`` or ``emulated``.
@@ -68,7 +68,7 @@ class Run:
         What was computed, and on what.
     """
 
-    schedule: Schedule
+    schedule: Lowered
     device: str
     num_replicas: int
     num_steps: int
@@ -130,7 +130,7 @@ class Run:
         document = {
             "format": _FORMAT,
             "version": _VERSION,
-            "schedule": {"name": self.schedule.name, "csv": self.schedule.compute_only().to_csv()},
+            "schedule": {"name": self.schedule.name, "csv": self.schedule.schedule.to_csv()},
             "device": self.device,
             "num_replicas": self.num_replicas,
             "num_steps": self.num_steps,
@@ -213,7 +213,7 @@ def _from_document(document: dict[str, Any]) -> Run:
 
 
 def timeline_of(
-    schedule: Schedule, num_replicas: int, num_steps: int, start_s: Floats, end_s: Floats, row_bytes: Any
+    schedule: Lowered, num_replicas: int, num_steps: int, start_s: Floats, end_s: Floats, row_bytes: Any
 ) -> Timeline:
     """Lay measured times along the rows of a lowered schedule, replica by replica and step by step."""
     num_rows = len(schedule.op)

@@ -11,7 +11,7 @@ from pipesim.costs import CostTable, build_costs
 from pipesim.costs.build import traced_split
 from pipesim.costs.rows import row_durations
 from pipesim.errors import ExecutionError
-from pipesim.ir.actions import Op, Schedule
+from pipesim.ir.actions import ActionTable, Lowered, Op
 from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.resolved import LayerSplit, Transformer
 
@@ -109,7 +109,7 @@ class EmulatedWorkload:
 Workload: TypeAlias = ModelWorkload | EmulatedWorkload
 
 
-def emulated_workload(schedule: Schedule, costs: CostTable) -> EmulatedWorkload:
+def emulated_workload(schedule: Lowered, costs: CostTable) -> EmulatedWorkload:
     """Lay the durations of a cost table along the rows of a lowered schedule."""
     durations = np.asarray(row_durations(schedule, costs), dtype=float)
     for row in np.flatnonzero(schedule.op == Op.OPTIMIZER).tolist():
@@ -121,14 +121,14 @@ def emulated_workload(schedule: Schedule, costs: CostTable) -> EmulatedWorkload:
     )
 
 
-def workload_from_scenario(scenario: ResolvedScenario, schedule: Schedule, device: str) -> Workload:
+def workload_from_scenario(scenario: ResolvedScenario, schedule: Lowered, device: str) -> Workload:
     """Take the workload from a scenario: its costs for the emulated device, else its model.
 
     Parameters
     ----------
     scenario : ResolvedScenario
         Read and resolved.
-    schedule : Schedule
+    schedule : Lowered
         Lowered.
     device : {"cpu", "cuda", "emulated"}
         Where it will run: on a GPU in the scenario's precision, on CPUs in float32.
@@ -166,14 +166,14 @@ def workload_from_scenario(scenario: ResolvedScenario, schedule: Schedule, devic
     )
 
 
-def _traced_split(scenario: ResolvedScenario, schedule: Schedule) -> LayerSplit:
+def _traced_split(scenario: ResolvedScenario, schedule: Lowered) -> LayerSplit:
     """Cut the layers as the prediction does, which knows what they cost."""
     if scenario.layers.kind != "balanced":
         return scenario.layers
     return LayerSplit("list", traced_split(scenario, schedule.num_stages))
 
 
-def num_chunks_of(schedule: Schedule) -> int:
+def num_chunks_of(schedule: ActionTable) -> int:
     """v, by which S = p * v: a second model replica's stages are not counted."""
     return schedule.num_stages // schedule.num_ranks
 

@@ -3,7 +3,7 @@
 from pipesim.ir.dependencies import NONE, Dependencies, dependencies, linear_extension
 from pipesim.ir.grid import format_grid
 from pipesim.ir.in_flight import held, peak_in_flight
-from pipesim.ir.lowering import embedding_copies, lower
+from pipesim.ir.lowering import check_compute_only, embedding_copies, lower
 from pipesim.ir.rendezvous import TRANSPORTS, Transport, find_hang, needed_transport
 from pipesim.ir.shape import Shape
 from pipesim.ir.validation import validate
@@ -14,6 +14,7 @@ __all__ = [
     "Dependencies",
     "Shape",
     "Transport",
+    "check_compute_only",
     "dependencies",
     "embedding_copies",
     "find_hang",

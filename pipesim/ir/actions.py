@@ -12,7 +12,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -141,10 +141,11 @@ def overlap(first: Action, second: Action) -> Action:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Schedule:
+class ActionTable:
     """The ordered actions of every rank, as integer columns: rank r owns rows offsets[r] to offsets[r + 1].
 
-    An overlapped pair is two neighbouring rows, F then B, the first of which has `joined` set.
+    An overlapped pair is two neighbouring rows, F then B, the first of which has `joined` set. Either a
+    `Schedule`, which somebody wrote, or a `Lowered` one, in which all that follows from it stands too.
     """
 
     name: str
@@ -157,30 +158,6 @@ class Schedule:
     microbatch: IntArray
     slice: IntArray
     joined: BoolArray
-
-    @classmethod
-    def from_orders(cls, name: str, orders: Iterable[Iterable[Action]]) -> Schedule:
-        """Pack the actions of rank 0, 1, ... into columns; sizes follow from what occurs."""
-        columns: list[npt.NDArray[np.int32]] = []
-        lengths = [0]
-        for order in orders:
-            rows = _rows(list(order))
-            columns.append(rows)
-            lengths.append(len(rows))
-        table = np.concatenate(columns) if columns else np.empty((0, 5), np.int32)
-        op, stage, microbatch, part, joined = (np.ascontiguousarray(column) for column in table.T)
-        return cls(
-            name=name,
-            num_stages=int(stage.max(initial=-1)) + 1,
-            num_microbatches=int(microbatch.max(initial=-1)) + 1,
-            num_slices=int(part.max(initial=0)) + 1,
-            offsets=np.cumsum(lengths, dtype=np.int32),
-            op=op,
-            stage=stage,
-            microbatch=microbatch,
-            slice=part,
-            joined=joined.astype(np.bool_),
-        )
 
     @property
     def num_ranks(self) -> int:
@@ -233,7 +210,7 @@ class Schedule:
             else:
                 yield action
 
-    def select(self, rows: BoolArray, *, name: str | None = None) -> Schedule:
+    def select(self, rows: BoolArray, *, name: str | None = None) -> Self:
         """Keep the rows of a mask, in order."""
         kept = np.concatenate(([0], np.cumsum(rows)))
         return replace(
@@ -247,10 +224,6 @@ class Schedule:
             joined=self.joined[rows],
         )
 
-    def compute_only(self) -> Schedule:
-        """Drop all that `graph.lower` derives: keep F, B, I and W."""
-        return self.select(self.op <= Op.W)
-
     def to_csv(self) -> str:
         """Torch's form: no header, line r is rank r, one cell an action."""
         text = io.StringIO()
@@ -258,6 +231,42 @@ class Schedule:
         for rank in range(self.num_ranks):
             writer.writerow([str(action) for action in self.actions_of(rank)])
         return text.getvalue()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule(ActionTable):
+    """What somebody wrote, a generator or a CSV: computations in order, no times.
+
+    `pipesim.ir.lower` derives the rest. Read from a CSV it may hold communication; `compute_only` drops it.
+    """
+
+    @classmethod
+    def from_orders(cls, name: str, orders: Iterable[Iterable[Action]]) -> Schedule:
+        """Pack the actions of rank 0, 1, ... into columns; sizes follow from what occurs."""
+        columns: list[npt.NDArray[np.int32]] = []
+        lengths = [0]
+        for order in orders:
+            rows = _rows(list(order))
+            columns.append(rows)
+            lengths.append(len(rows))
+        table = np.concatenate(columns) if columns else np.empty((0, 5), np.int32)
+        op, stage, microbatch, part, joined = (np.ascontiguousarray(column) for column in table.T)
+        return cls(
+            name=name,
+            num_stages=int(stage.max(initial=-1)) + 1,
+            num_microbatches=int(microbatch.max(initial=-1)) + 1,
+            num_slices=int(part.max(initial=0)) + 1,
+            offsets=np.cumsum(lengths, dtype=np.int32),
+            op=op,
+            stage=stage,
+            microbatch=microbatch,
+            slice=part,
+            joined=joined.astype(np.bool_),
+        )
+
+    def compute_only(self) -> Schedule:
+        """Drop all that `pipesim.ir.lower` derives: keep F, B, I and W."""
+        return self.select(self.op <= Op.W)
 
     @classmethod
     def from_csv(cls, text: str, *, name: str = "csv") -> Schedule:
@@ -287,6 +296,17 @@ class Schedule:
         if not any(orders):
             raise ScheduleError("the file holds no action; expected one line a rank, one cell an action")
         return cls.from_orders(name, orders)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered(ActionTable):
+    """A schedule with sends, receives, reductions and the optimizer; made by `pipesim.ir.lower` alone.
+
+    What the engine runs and the executor replays.
+    """
+
+    schedule: Schedule
+    """The computations it was derived from."""
 
 
 def _rows(order: Sequence[Action]) -> IntArray:

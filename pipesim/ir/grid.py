@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pipesim.ir.actions import Schedule
+from pipesim.ir.actions import ActionTable
 from pipesim.ir.dependencies import NONE
 
 ARROW = " <-"
 
 
-def format_grid(schedule: Schedule, row: int | None = None, *, around: int = 4) -> str:
+def format_grid(schedule: ActionTable, row: int | None = None, *, around: int = 4) -> str:
     """Print actions as a grid, a line a position and a column a rank, with an arrow at `row`.
 
     Only `around` positions on each side of the row (or the first ones) are shown.

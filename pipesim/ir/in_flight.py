@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.ir.actions import IntArray, Op, Schedule
+from pipesim.ir.actions import ActionTable, IntArray, Op
 
 
 def held(
-    schedule: Schedule, amounts: npt.NDArray[Any], released_at_input_gradient: float | Fraction = 0
+    schedule: ActionTable, amounts: npt.NDArray[Any], released_at_input_gradient: float | Fraction = 0
 ) -> npt.NDArray[Any]:
     """Amount of activations a rank holds right after each row.
 
     Parameters
     ----------
-    schedule : Schedule
+    schedule : ActionTable
         Compute only, or lowered.
     amounts : array, shape (num_stages,)
         What one microbatch (one slice) holds on each stage, from F to B or W.
@@ -43,7 +43,7 @@ def held(
     return result
 
 
-def peak_in_flight(schedule: Schedule) -> IntArray:
+def peak_in_flight(schedule: ActionTable) -> IntArray:
     """Most (stage, microbatch, slice) that each rank holds at once, shape (num_ranks,)."""
     counts = held(schedule, np.ones(schedule.num_stages, np.int64))
     return np.array([counts[schedule.rows_of(rank)].max() for rank in range(schedule.num_ranks)], np.int32)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 
-from pipesim.ir.actions import BoolArray, IntArray, Op, Schedule
+from pipesim.errors import ScheduleError
+from pipesim.ir.actions import BoolArray, IntArray, Lowered, Op, Schedule
 from pipesim.ir.dependencies import NONE, Dependencies, dependencies, linear_extension
 
 
 def lower(
     schedule: Schedule, *, receive: Literal["early", "late"] = "early", tied_embedding: bool = False
-) -> Schedule:
+) -> Lowered:
     """Add what follows from the computations: sends, receives, gradient reduction, optimizer.
 
     Parameters
@@ -29,29 +29,52 @@ def lower(
 
     Returns
     -------
-    Schedule
+    Lowered
         A rank's gradients are reduced after its own last backward, stage by stage; then its optimizer runs.
 
     Raises
     ------
+    ScheduleError
+        If the schedule is none, or holds more than computations.
     DeadlockError
         With early receives, if the schedule cannot run.
     """
+    check_compute_only(schedule)
     needs = dependencies(schedule)
     place = _receives_early if receive == "early" else _receives_late
     orders = place(schedule, needs)
     copies = embedding_copies(schedule) if tied_embedding else {}
     tables = [_with_step_end(schedule, rank, rows, copies.get(rank)) for rank, rows in enumerate(orders)]
     op, stage, microbatch, part, joined = (np.ascontiguousarray(c) for c in np.concatenate(tables).T)
-    return replace(
-        schedule,
+    return Lowered(
+        name=schedule.name,
+        num_stages=schedule.num_stages,
+        num_microbatches=schedule.num_microbatches,
+        num_slices=schedule.num_slices,
         offsets=np.cumsum([0, *map(len, tables)], dtype=np.int32),
         op=op,
         stage=stage,
         microbatch=microbatch,
         slice=part,
         joined=joined.astype(np.bool_),
+        schedule=schedule,
     )
+
+
+def check_compute_only(schedule: object) -> None:
+    """Refuse what is not a compute-only `Schedule`.
+
+    Raises
+    ------
+    ScheduleError
+        Saying what was found and what makes it right.
+    """
+    if isinstance(schedule, Lowered):
+        raise ScheduleError(f"{schedule.name} is lowered already; its computations are its .schedule")
+    if not isinstance(schedule, Schedule):
+        raise ScheduleError(f"found {type(schedule).__name__}; a Schedule is needed")
+    if (schedule.op > Op.W).any():
+        raise ScheduleError(f"{schedule.name} holds communication; drop it with .compute_only()")
 
 
 def embedding_copies(schedule: Schedule) -> dict[int, int]:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Literal, TypeAlias
 
 from pipesim.errors import DeadlockError, ScheduleError
-from pipesim.ir.actions import RECEIVES, SENDS, Op, Schedule
+from pipesim.ir.actions import RECEIVES, SENDS, ActionTable, Op
 
 Transport: TypeAlias = Literal["rendezvous", "grouped", "buffered"]
 
@@ -22,7 +22,7 @@ TRANSPORTS: dict[Transport, str] = {
 """From the least to ask of a transport to the most, with what each means."""
 
 
-def needed_transport(lowered: Schedule) -> Transport:
+def needed_transport(lowered: ActionTable) -> Transport:
     """Find the least that a lowered schedule needs in order not to hang.
 
     Raises
@@ -39,12 +39,12 @@ def needed_transport(lowered: Schedule) -> Transport:
     raise DeadlockError(hang)
 
 
-def find_hang(lowered: Schedule, transport: Transport) -> str | None:
+def find_hang(lowered: ActionTable, transport: Transport) -> str | None:
     """Walk through a lowered schedule; None if it ends, else each rank's place and what it waits for.
 
     Parameters
     ----------
-    lowered : Schedule
+    lowered : ActionTable
         With sends and receives, as from `lower` or a file.
     transport : Transport
         A key of `TRANSPORTS`.
@@ -64,7 +64,7 @@ def find_hang(lowered: Schedule, transport: Transport) -> str | None:
 class _Walk:
     """Where each rank is; a rank stops at its messages until all that must meet have met."""
 
-    def __init__(self, lowered: Schedule, transport: Transport) -> None:
+    def __init__(self, lowered: ActionTable, transport: Transport) -> None:
         self.lowered = lowered
         self.grouped = transport == "grouped"
         self.buffered = transport == "buffered"
@@ -123,7 +123,7 @@ class _Walk:
         return "\n".join(lines)
 
 
-def _match(lowered: Schedule) -> dict[int, int]:
+def _match(lowered: ActionTable) -> dict[int, int]:
     """Row of the receive for each send and of the send for each receive.
 
     Messages are told apart by what they carry and its direction, and, with two model replicas, by microbatch.

@@ -17,7 +17,7 @@ from pipesim.executor import CnnWorkload, FactoryWorkload, Run, Workload, execut
 from pipesim.executor.execute import check_device
 from pipesim.executor.expected import expected_run_s, in_words
 from pipesim.ir import lower
-from pipesim.ir.actions import Schedule
+from pipesim.ir.actions import Lowered, Schedule
 from pipesim.metrics import StepMetrics, measure
 from pipesim.questions.run import read_schedule, shape_of
 from pipesim.scenario import ResolvedScenario
@@ -144,7 +144,7 @@ def execute_scenario(
     )
     if run is None:
         return None
-    compute, costs = schedule.compute_only(), _no_costs(schedule)
+    compute, costs = schedule.schedule, _no_costs(schedule.schedule)
     counted = run.undisturbed_steps or range(num_steps)
     return Execution(scenario, run, tuple(measure(run.step(step), compute, costs) for step in counted))
 
@@ -182,7 +182,7 @@ def schedule_of(scenario: ResolvedScenario) -> Schedule:
     return generate(chosen.name, shape, costs)
 
 
-def workload_of(scenario: ResolvedScenario, schedule: Schedule, device: str, model: str | None) -> Workload:
+def workload_of(scenario: ResolvedScenario, schedule: Lowered, device: str, model: str | None) -> Workload:
     """Take what ranks compute on a device from a scenario; see `execute_scenario` for the parameters."""
     if model is None:
         return workload_from_scenario(scenario, schedule, device)

@@ -18,7 +18,7 @@ from pipesim.costs.variation import vary
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.files import printable_stem
 from pipesim.ir import lower, validate
-from pipesim.ir.actions import Schedule
+from pipesim.ir.actions import Lowered, Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import StepMetrics, measure
 from pipesim.questions.step_breakdown import step_breakdown
@@ -168,7 +168,7 @@ class Engine:
         )
 
     def _varied(
-        self, scenario: ResolvedScenario, lowered: Schedule, costs: CostTable, num_replicas: int
+        self, scenario: ResolvedScenario, lowered: Lowered, costs: CostTable, num_replicas: int
     ) -> dict[str, Any]:
         if scenario.jitter is None:
             return {}

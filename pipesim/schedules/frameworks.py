@@ -17,7 +17,7 @@ import numpy as np
 
 from pipesim.errors import ScheduleError
 from pipesim.ir import find_hang, lower, validate
-from pipesim.ir.actions import Action, Op, Schedule
+from pipesim.ir.actions import Action, ActionTable, Op, Schedule
 from pipesim.schedules.registry import Shape, family, generate
 
 FRAMEWORKS = ("torch", "Megatron", "DeepSpeed")
@@ -137,7 +137,7 @@ def check_schedule(schedule: Schedule, framework: str) -> tuple[str, ...]:
     return tuple(_own_order_reasons(computations, framework))
 
 
-def _has_messages(schedule: Schedule) -> bool:
+def _has_messages(schedule: ActionTable) -> bool:
     return bool(np.any((schedule.op >= Op.SEND_F) & (schedule.op <= Op.RECV_B)))
 
 
@@ -155,7 +155,7 @@ def _check_messages(schedule: Schedule, computations: Schedule) -> None:
         raise ScheduleError(hang)
 
 
-def _messages(schedule: Schedule) -> Counter[tuple[int, Action]]:
+def _messages(schedule: ActionTable) -> Counter[tuple[int, Action]]:
     rows = np.flatnonzero((schedule.op >= Op.SEND_F) & (schedule.op <= Op.RECV_B)).tolist()
     rank = schedule.rank
     return Counter((int(rank[row]), schedule.action(row)) for row in rows)

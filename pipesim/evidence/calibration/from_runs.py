@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pipesim.evidence.calibration.samples import FloatArray, Samples
 from pipesim.executor import Run
 from pipesim.ir import NONE, dependencies
-from pipesim.ir.actions import SENDS, Op, Schedule
+from pipesim.ir.actions import SENDS, Lowered, Op
 
 _SURELY_WAITING_S = 200e-6
 """A receiver that has waited for so long when its message's producer ends is there to see it arrive, and has
@@ -158,15 +158,15 @@ class _Collector:
             self.optimizer_s[int(schedule.rank[row])].append(end[:, row] - start[:, row])
 
 
-def _boundary_of_sends(schedule: Schedule) -> npt.NDArray[np.int32]:
+def _boundary_of_sends(schedule: Lowered) -> npt.NDArray[np.int32]:
     sends = np.isin(schedule.op, SENDS)
     boundary: npt.NDArray[np.int32] = schedule.stage[sends] - (schedule.op[sends] == Op.SEND_B)
     return boundary
 
 
-def _single_messages(schedule: Schedule, paired: npt.NDArray[np.bool_]) -> tuple[Rows, Rows]:
+def _single_messages(schedule: Lowered, paired: npt.NDArray[np.bool_]) -> tuple[Rows, Rows]:
     """Rows that give and take each message, but those of overlapped pairs, which do two things at once."""
-    needs = dependencies(schedule.compute_only())
+    needs = dependencies(schedule.schedule)
     computations = np.flatnonzero(schedule.op <= Op.W)
     taking = np.flatnonzero(needs.crosses & (needs.producer != NONE))
     producer, consumer = computations[needs.producer[taking]], computations[taking]
@@ -174,7 +174,7 @@ def _single_messages(schedule: Schedule, paired: npt.NDArray[np.bool_]) -> tuple
     return producer[alone], consumer[alone]
 
 
-def _neighbours(schedule: Schedule) -> tuple[Rows, Rows]:
+def _neighbours(schedule: Lowered) -> tuple[Rows, Rows]:
     """List computations that follow each other on a rank; pairs count as one."""
     before: list[int] = []
     after: list[int] = []
@@ -185,7 +185,7 @@ def _neighbours(schedule: Schedule) -> tuple[Rows, Rows]:
     return np.array(before, np.intp), np.array(after, np.intp)
 
 
-def _units(schedule: Schedule, rank: int) -> Iterator[tuple[int, int]]:
+def _units(schedule: Lowered, rank: int) -> Iterator[tuple[int, int]]:
     rows = schedule.rows_of(rank)
     for row in range(rows.start, rows.stop):
         if schedule.op[row] <= Op.W and not (row > rows.start and schedule.joined[row - 1]):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pipesim.executor import EmulatedWorkload
 from pipesim.ir import lower
-from pipesim.ir.actions import Action, Op, Schedule
+from pipesim.ir.actions import Action, Lowered, Op, Schedule
 from pipesim.schedules import Shape, generate
 
 _MICROBATCHES = 4
@@ -43,7 +43,7 @@ def _split(actions: list[Action]) -> Iterator[Action]:
             yield action
 
 
-def link_probe(nbytes: int) -> tuple[Schedule, EmulatedWorkload]:
+def link_probe(nbytes: int) -> tuple[Lowered, EmulatedWorkload]:
     """Messages of one size between two ranks, each sent to a rank that waits for it.
 
     Rank 0 has time for forwards only and rank 1 for backwards only, and nobody computes meanwhile.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pipesim.costs import CostTable
 from pipesim.executor import Run
-from pipesim.ir.actions import Schedule
+from pipesim.ir.actions import Lowered
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import StepMetrics, measure
 from pipesim.timing.engine import simulate
@@ -116,7 +116,7 @@ def make_row(runs: Sequence[Run], costs: CostTable, *, calibrated_on: bool = Fal
         On these runs.
     """
     lowered = runs[0].schedule
-    compute = lowered.compute_only()
+    compute = lowered.schedule
     steps = [(run, step) for run in runs for step in run.undisturbed_steps]
     disturbed = len(steps) < min(ENOUGH_STEPS, runs[0].num_steps)
     if disturbed:
@@ -162,7 +162,7 @@ def _numbers(steps: Sequence[StepMetrics], number: Callable[[StepMetrics], Any])
     return np.array([float(number(step)) for step in steps])
 
 
-def _replay_error(timeline: Timeline, costs: CostTable, lowered: Schedule) -> float:
+def _replay_error(timeline: Timeline, costs: CostTable, lowered: Lowered) -> float:
     replay = simulate(lowered, costs, durations=timeline.end_s - timeline.start_s)
     return _makespan_s(replay) / _makespan_s(timeline) - 1
 

@@ -19,7 +19,7 @@ from pipesim.executor import EmulatedWorkload, RankPool, Run, Workload, execute
 from pipesim.executor.expected import expected_run_s, in_words
 from pipesim.executor.workload import num_chunks_of
 from pipesim.ir import lower
-from pipesim.ir.actions import Op, Schedule
+from pipesim.ir.actions import Lowered, Op, Schedule
 from pipesim.questions.execution import workload_of
 from pipesim.questions.run import shape_of
 from pipesim.scenario import ResolvedScenario
@@ -170,11 +170,11 @@ class Runner:
                 break
         return runs
 
-    def _expected_s(self, lowered: Schedule, workload: Workload, num_steps: int) -> float | None:
+    def _expected_s(self, lowered: Lowered, workload: Workload, num_steps: int) -> float | None:
         replicas, steps = self.scenario.parallel.data, self.warmup + num_steps
         return expected_run_s(lowered, workload, num_replicas=replicas, num_steps=steps)
 
-    def _say_how_long(self, lowered: Schedule, counts: Sequence[int]) -> None:
+    def _say_how_long(self, lowered: Lowered, counts: Sequence[int]) -> None:
         """Say how long all runs take, as if all schedules took a microbatch as long as the first."""
         one_s = self._expected_s(lowered, self._workload(lowered), self.num_steps)
         if one_s is None:
@@ -186,7 +186,7 @@ class Runner:
             f"steps are disturbed{shorter}"
         )
 
-    def _workload(self, lowered: Schedule) -> Workload:
+    def _workload(self, lowered: Lowered) -> Workload:
         workload = workload_of(self.scenario, lowered, self.device, self.model)
         assert (self.device == "emulated") == isinstance(workload, EmulatedWorkload)
         return workload

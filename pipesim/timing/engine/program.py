@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pipesim.costs import CostTable
 from pipesim.costs.rows import exchange_s, message_bytes, step_durations
-from pipesim.ir.actions import RECEIVES, SENDS, Op, Schedule
+from pipesim.ir.actions import RECEIVES, SENDS, Lowered, Op
 
 NO_MESSAGE = -1
 COMPUTE, PAIR_START, PAIR_END, SEND, RECEIVE, STEP_END, DISTURBED, DISTURBED_PAIR_END = range(8)
@@ -23,7 +23,7 @@ disturbed computations, and start during them."""
 class Program:
     """What the simulated GPUs read; lists are indexed by row, the message arrays by message."""
 
-    schedule: Schedule
+    schedule: Lowered
     kind: list[int]
     duration_s: list[Any]
     message: list[int]
@@ -56,7 +56,7 @@ class Program:
         return program
 
 
-def prepare(schedule: Schedule, costs: CostTable, durations: npt.NDArray[Any] | None = None) -> Program:
+def prepare(schedule: Lowered, costs: CostTable, durations: npt.NDArray[Any] | None = None) -> Program:
     """Lay costs and messages along the rows of a lowered schedule; see `pipesim.ir.lower`.
 
     `durations`, shape (rows,), takes the place of what the costs say; see `pipesim.timing.engine.simulate`.
@@ -95,7 +95,7 @@ def prepare(schedule: Schedule, costs: CostTable, durations: npt.NDArray[Any] | 
     )
 
 
-def _kinds(schedule: Schedule) -> npt.NDArray[np.int8]:
+def _kinds(schedule: Lowered) -> npt.NDArray[np.int8]:
     kind = np.full(len(schedule.op), STEP_END, np.int8)
     kind[schedule.op <= Op.W] = COMPUTE
     kind[schedule.joined] = PAIR_START
@@ -105,7 +105,7 @@ def _kinds(schedule: Schedule) -> npt.NDArray[np.int8]:
     return kind
 
 
-def _exchanging(schedule: Schedule, costs: CostTable) -> list[int]:
+def _exchanging(schedule: Lowered, costs: CostTable) -> list[int]:
     """Rows with an exchange of their own; that of a slice is no more than a part of its duration."""
     moving = exchange_s(schedule, costs)
     if moving is None or schedule.num_slices > 1:
@@ -114,7 +114,7 @@ def _exchanging(schedule: Schedule, costs: CostTable) -> list[int]:
     return rows
 
 
-def _last_backwards(schedule: Schedule) -> dict[int, int]:
+def _last_backwards(schedule: Lowered) -> dict[int, int]:
     """Row of the last weight gradients of each stage on each rank that holds it -> stage."""
     found: dict[tuple[int, int], int] = {}
     rows = np.flatnonzero(np.isin(schedule.op, (Op.B, Op.W)))
@@ -125,7 +125,7 @@ def _last_backwards(schedule: Schedule) -> dict[int, int]:
     return {row: stage for (_, stage), row in found.items()}
 
 
-def _first_by_rank(schedule: Schedule, rows: Iterable[int]) -> list[int]:
+def _first_by_rank(schedule: Lowered, rows: Iterable[int]) -> list[int]:
     first: dict[int, int] = {}
     for row in sorted(rows):
         first.setdefault(int(schedule.rank[row]), row)
@@ -133,7 +133,7 @@ def _first_by_rank(schedule: Schedule, rows: Iterable[int]) -> list[int]:
 
 
 def _match_messages(
-    schedule: Schedule,
+    schedule: Lowered,
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Give each message a number by its send row; find receives and consumers by what they consume."""
     op, stage = schedule.op, schedule.stage

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from pipesim.costs import CostTable
 from pipesim.costs.rows import exposed_exchange_s
-from pipesim.errors import DeadlockError
-from pipesim.ir.actions import Op, Schedule
+from pipesim.errors import DeadlockError, ScheduleError
+from pipesim.ir.actions import Lowered, Op
 from pipesim.ir.timeline import Timeline
 from pipesim.timing.engine.clock import Clock
 from pipesim.timing.engine.collective import Collective, Exchange, GradientSync, StepEnd
@@ -26,7 +26,7 @@ P2pMode = Literal["overlapped", "send-blocking", "blocking"]
 
 
 def simulate(
-    schedule: Schedule,
+    schedule: Lowered,
     costs: CostTable,
     *,
     p2p: P2pMode = "overlapped",
@@ -39,7 +39,7 @@ def simulate(
 
     Parameters
     ----------
-    schedule : Schedule
+    schedule : Lowered
         Lowered; for blocking transfers with ``receive="late"``.
     costs : CostTable
         For the schedule's number of stages.
@@ -66,12 +66,15 @@ def simulate(
 
     Raises
     ------
+    ScheduleError
+        If the schedule is not lowered, or the costs are of another number of stages.
     DeadlockError
         If the ranks wait for each other for ever, as they can where transfers block.
     UnlikeReplicasError
         If one replica is simulated for several and cannot stand for them: their wires differ, or only one
         can go first.
     """
+    _check(schedule, costs)
     clock = Clock()
     of_first = durations if durations is None or durations.ndim == 1 else durations[0]
     program = prepare(schedule, costs, of_first)
@@ -105,6 +108,14 @@ def simulate(
     for replica in replicas:
         replica.check_done()
     return _timeline(program, replicas, costs, step_end)
+
+
+def _check(schedule: object, costs: CostTable) -> None:
+    if not isinstance(schedule, Lowered):
+        raise ScheduleError(
+            f"found {type(schedule).__name__}, which has no messages yet; needed: pipesim.lower(schedule)"
+        )
+    costs.check_stages(schedule)
 
 
 def _of_replica(values: npt.NDArray[Any] | None, replica: int) -> npt.NDArray[Any] | None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pipesim.costs import CostTable
 from pipesim.costs.host import HostCost
 from pipesim.costs.rows import message_bytes, row_durations
-from pipesim.ir import Dependencies, dependencies, linear_extension
+from pipesim.ir import Dependencies, check_compute_only, dependencies, linear_extension
 from pipesim.ir.actions import BoolArray, IntArray, Schedule
 from pipesim.timing.longest_path.spans import Spans
 
@@ -55,6 +55,7 @@ class PreparedSchedule:
         """
         from pipesim.timing.longest_path.kernels import runnable_order
 
+        check_compute_only(schedule)
         needs = dependencies(schedule)
         order = np.empty(len(schedule.op), np.int32)
         finished = runnable_order(schedule.offsets, needs.producer, schedule.joined, order)
@@ -112,6 +113,7 @@ class PreparedSchedule:
         sends_block : bool
             A rank goes on only when its message has arrived; the end of a row is still that of computing.
         """
+        costs.check_stages(self.schedule)
         durations, delays = row_durations(self.schedule, costs), self.delays(costs)
         if not sends_block and costs.host is None:
             return self.evaluate(durations, delays)
