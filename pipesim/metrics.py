@@ -147,7 +147,7 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
     ideal = _number(busy.sum() / len(busy))
     sync_end, step_end = _step_end(timeline, last_end)
     step_time = _number(step_end - first_start)
-    memory = _peak_memory(schedule, costs)
+    memory = peak_memory_by_rank(schedule, costs)
     sends = np.isin(timeline.op, (Op.SEND_F, Op.SEND_B))
     return StepMetrics(
         schedule=schedule.name,
@@ -168,7 +168,7 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
         comm_bytes=_number(timeline.nbytes[sends].sum()),
         **_throughput(costs, step_time),
         peak_memory_bytes=None if memory is None else max(memory),
-        fits_memory=_fits(memory, costs),
+        fits_memory=fits_memory(memory, costs),
         ranks=tuple(
             RankMetrics(
                 rank=rank,
@@ -244,6 +244,23 @@ def _step_end(timeline: Timeline, last_end: Any) -> tuple[Any, Any]:
     return sync_end, max(sync_end, timeline.end_s[stepped].max()) if stepped.any() else sync_end
 
 
+def longest_own_step_s(timeline: Timeline) -> float:
+    """Longest time of a rank from its first start to the end of its own synchronisation and optimizer.
+
+    The step time where a rank begins its next step when its own part of this one is done, as with the
+    zero-bubble paper's optimizer, which validates gradients afterwards.
+    """
+    own = timeline.compute | np.isin(timeline.op, REDUCTIONS)
+    stepped = timeline.op == Op.OPTIMIZER
+    seconds = []
+    for rank in np.unique(timeline.rank):
+        mine = own & (timeline.rank == rank)
+        optimizer = stepped & (timeline.rank == rank)
+        lasts_s = (timeline.end_s[optimizer] - timeline.start_s[optimizer]).sum()
+        seconds.append(_number(timeline.end_s[mine].max() - timeline.start_s[mine].min() + lasts_s))
+    return max(seconds)
+
+
 def _hidden_sync(timeline: Timeline, last_end: Any) -> Any:
     reductions = timeline.select(np.isin(timeline.op, REDUCTIONS))
     before = np.maximum(np.minimum(reductions.end_s, last_end) - reductions.start_s, 0)
@@ -285,7 +302,8 @@ def _static_bytes(schedule: Schedule, costs: CostTable) -> Array:
     return np.array([of_stage[schedule.stages_of(rank)].sum() for rank in range(schedule.num_ranks)])
 
 
-def _peak_memory(schedule: Schedule, costs: CostTable) -> list[float] | None:
+def peak_memory_by_rank(schedule: Schedule, costs: CostTable) -> list[float] | None:
+    """Peak bytes of a device of each rank, by the order alone; None without bytes of activations."""
     # Of gradients alone, which a calibration knows for what it takes to reduce them, nothing follows.
     if not costs.activation_bytes.any():
         return None
@@ -293,8 +311,8 @@ def _peak_memory(schedule: Schedule, costs: CostTable) -> list[float] | None:
     return [float(by_row[rows].max()) for rows in _rows_by_rank(schedule)]
 
 
-def _fits(memory: list[float] | None, costs: CostTable) -> bool | None:
-    """Whether every rank's peak fits its own devices."""
+def fits_memory(memory: list[float] | None, costs: CostTable) -> bool | None:
+    """Whether every rank's peak fits its own devices; None where peaks or devices are not known."""
     limits = (
         []
         if memory is None

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from pipesim.cli.app import app
 from pipesim.errors import ScenarioError
 from pipesim.evidence.published import SETS, Predictor, halves, judge, published_set, resolved, usable
-from pipesim.questions import simulate_scenario
+from pipesim.prediction import predict
 from pipesim.scenario import load_scenario
 
 STEP_SETS = [one for one in SETS.values() if one.quantity == "step_time_s"]
@@ -99,13 +99,13 @@ ENGINE_ROWS = [
 def test_fast_predictions_are_those_of_the_engine(name, row):
     """Messages that meet on a port, which only the engine sees, change a step by less than a thousandth."""
     scenario = resolved(SETS[name].rows()[row])
-    engine = float(simulate_scenario(scenario).metrics.step_time_s)
+    engine = float(predict(scenario).metrics.step_time_s)
     assert Predictor().step_time_s(scenario) == pytest.approx(engine, rel=1e-3)
 
 
 def test_memory_is_the_metrics(reports):
     one = reports["simumax-memory"].rows[3]
-    assert one.predicted == pytest.approx(simulate_scenario(resolved(one.row)).metrics.peak_memory_bytes)
+    assert one.predicted == pytest.approx(predict(resolved(one.row)).metrics.peak_memory_bytes)
 
 
 def test_schedules_are_ranked_as_measured(reports):
@@ -153,7 +153,7 @@ def test_a_row_printed_as_yaml_runs_and_is_the_same(tmp_path, reports):
     file.write_text(result.stdout)
     scenario = load_scenario(file)
     assert scenario.measured_step_time_s == 1.1
-    run = simulate_scenario(scenario)
+    run = predict(scenario)
     assert float(run.metrics.step_time_s) == pytest.approx(reports["korthikanti"].rows[1].predicted)
     parts = run.breakdown
     not_explained = parts.pop("not_explained_s")

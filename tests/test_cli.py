@@ -16,7 +16,8 @@ from pipesim.cli import tables
 from pipesim.cli.app import app
 from pipesim.cli.glossary import COLUMNS, PARTS
 from pipesim.errors import PipesimError
-from pipesim.questions import compare, simulate_scenario
+from pipesim.prediction import predict
+from pipesim.questions import compare
 from pipesim.scenario import load_scenario
 
 ROOT = Path(__file__).parent.parent
@@ -191,21 +192,21 @@ def test_where_nothing_fits_changes_are_offered_that_fit():
     _, out, _ = pipesim("simulate", GPT3, "--set", "schedule=1f1b", "--set", "batch.micro=8")
     offered = re.search(r"note: 1f1b would fit with (\S+) \((\S+ GB)\); or (\S+) \((\S+ GB)\)", out)
     base = ["schedule=1f1b", "batch.micro=8"]
-    assert simulate_scenario(load_scenario(GPT3, base)).metrics.fits_memory is False
+    assert predict(load_scenario(GPT3, base)).metrics.fits_memory is False
     for change, memory in (offered.groups()[:2], offered.groups()[2:]):
-        metrics = simulate_scenario(load_scenario(GPT3, [*base, change])).metrics
+        metrics = predict(load_scenario(GPT3, [*base, change])).metrics
         assert metrics.fits_memory is True
         assert tables.amount(metrics.peak_memory_bytes) == memory
     small = ("cluster.num_nodes=2", "parallel.data=1", "parallel.pipeline=2", "schedule=1f1b")
     _, out, _ = pipesim("simulate", GPT3, *(word for key in small for word in ("--set", key)))
-    peak = simulate_scenario(load_scenario(GPT3, [*small, "recompute=full"])).metrics.peak_memory_bytes
+    peak = predict(load_scenario(GPT3, [*small, "recompute=full"])).metrics.peak_memory_bytes
     assert f"note: 1f1b would not fit even with recompute=full ({tables.amount(peak)})" in out
 
 
 def test_thin_headroom_is_said():
     _, out, _ = pipesim("compare", GPT3, "--schedules", "1f1b,dualpipe")
     shares = re.search(r"note: little headroom.*; shares of the device's memory: (.*)", out)[1]
-    one = simulate_scenario(load_scenario(GPT3, ["schedule=dualpipe"]))
+    one = predict(load_scenario(GPT3, ["schedule=dualpipe"]))
     share = one.metrics.peak_memory_bytes / one.costs.memory_limit_bytes
     assert 0.95 < share <= 1
     assert shares == f"dualpipe v2 {share:.1%}"

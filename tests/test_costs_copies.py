@@ -61,23 +61,23 @@ def test_shards_of_all_replicas_share_a_card():
 
 def test_dualpipe_synchronises_over_both_copies():
     """The ring of four moves 3/4 of what each rank's two stages hold, where the ring of two moved 1/2."""
-    from pipesim.questions import simulate_scenario
+    from pipesim.prediction import predict
 
-    result = simulate_scenario(load_scenario(GPT3, ["schedule=dualpipe"]))
+    result = predict(load_scenario(GPT3, ["schedule=dualpipe"]))
     assert result.costs.gradient_ring.num_members == 4
-    one_way = simulate_scenario(load_scenario(GPT3, ["schedule=zb-v"]))
+    one_way = predict(load_scenario(GPT3, ["schedule=zb-v"]))
     assert one_way.costs.gradient_ring.num_members == 2
     assert result.metrics.exposed_sync_s > 2 * one_way.metrics.exposed_sync_s
 
 
 def test_two_copies_in_one_node_share_its_wires():
     """Two devices, no replicas: each rank holds both stages, whose gradients meet over the node's link."""
-    from pipesim.questions import simulate_scenario
+    from pipesim.prediction import predict
 
     small = GPT3.with_name("two-gpus.yaml")
     overrides = ["schedule=dualpipe", "batch.global=16", "model.tie_word_embeddings=false"]
-    one_way = simulate_scenario(load_scenario(small, overrides[1:]))
-    both_ways = simulate_scenario(load_scenario(small, overrides))
+    one_way = predict(load_scenario(small, overrides[1:]))
+    both_ways = predict(load_scenario(small, overrides))
     assert one_way.metrics.exposed_sync_s == 0
     costs = both_ways.costs
     alone_s = sum(costs.gradient_sync_s(stage) for stage in range(2))

@@ -13,7 +13,7 @@ from pipesim.errors import ScenarioError
 from pipesim.ir import lower
 from pipesim.ir.actions import Op
 from pipesim.metrics import measure
-from pipesim.questions import simulate_scenario
+from pipesim.prediction import predict
 from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
 from pipesim.timing.engine import simulate
@@ -121,7 +121,7 @@ def test_waiting_between_collectives_is_not_counted_as_hidden():
 def test_no_more_is_hidden_than_there_is():
     chunks = ["parallel.virtual_stages=4", "schedule=interleaved-1f1b", "optimizer=sharded"]
     asked = scenario_from_mapping(MAPPING, overrides=[*chunks, OVERLAP])
-    result = simulate_scenario(asked)
+    result = predict(asked)
     costs = result.costs
     in_all = [sum(costs.gradient_sync_s(stage) for stage in range(rank, 16, 4)) for rank in range(4)]
     # Every bucket pays its own latency.
@@ -146,7 +146,7 @@ MAPPING = {
 
 
 def step(*overrides):
-    return simulate_scenario(scenario_from_mapping(MAPPING, overrides=overrides)).metrics
+    return predict(scenario_from_mapping(MAPPING, overrides=overrides)).metrics
 
 
 def test_in_a_scenario():

@@ -16,7 +16,7 @@ from pipesim.errors import PipesimError, ScenarioError, ScheduleError
 from pipesim.evidence.calibration.kineto import parse_json
 from pipesim.executor.run import read_run
 from pipesim.files import check_outputs, complete_file, write_text
-from pipesim.questions import load_csv, simulate_scenario
+from pipesim.prediction import load_csv, predict
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, generate
 
@@ -160,7 +160,7 @@ def test_shares_too_small_to_divide_by_are_refused(key):
 
 
 def test_the_largest_quantities_give_finite_numbers():
-    result = simulate_scenario(load_scenario(TEACHING, ["costs.forward=1e30", "costs.p2p=1e30"]))
+    result = predict(load_scenario(TEACHING, ["costs.forward=1e30", "costs.p2p=1e30"]))
     json.dumps(result.to_dict(), allow_nan=False)
 
 
@@ -168,7 +168,7 @@ def test_the_largest_quantities_give_finite_numbers():
 def test_one_rank_has_no_bubble_whatever_the_rounding(num_layers):
     costs = {"forward": 0.1 + 0.01 * num_layers, "backward": 0.3 / num_layers, "p2p": 0}
     mapping = {"parallel": {"pipeline": 1}, "batch": {"microbatches": num_layers}, "costs": costs}
-    metrics = simulate_scenario(scenario_from_mapping(mapping)).metrics
+    metrics = predict(scenario_from_mapping(mapping)).metrics
     ratios = (metrics.bubble_ratio, metrics.bubble_overhead, metrics.span_bubble_ratio)
     assert all(0 <= ratio < 1e-12 for ratio in ratios)
     assert all(rank.idle_s >= 0 and rank.bubble_ratio >= 0 for rank in metrics.ranks)
@@ -201,7 +201,7 @@ def test_a_csv_needs_as_many_stages_on_every_rank(tmp_path):
         "schedule": {"csv": str(tmp_path / "s.csv")},
     }
     with pytest.raises(ScenarioError, match="has 3 stages on 2 ranks"):
-        simulate_scenario(scenario_from_mapping(mapping))
+        predict(scenario_from_mapping(mapping))
 
 
 def test_a_csv_may_begin_with_a_byte_order_mark(tmp_path):

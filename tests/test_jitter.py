@@ -14,8 +14,8 @@ from pipesim.costs.variation import vary
 from pipesim.errors import ScenarioError
 from pipesim.ir import lower
 from pipesim.ir.actions import Op
-from pipesim.questions import compare, simulate_scenario
-from pipesim.questions.jitter import repeat
+from pipesim.prediction import predict, repeat
+from pipesim.questions import compare
 from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import Jitter
 from pipesim.schedules import Shape, generate
@@ -74,9 +74,9 @@ def test_draws_depend_on_seed_and_repeat_and_devices_not_on_the_schedule():
 
 
 def test_a_slow_rank_is_slow_in_all_it_does():
-    result = simulate_scenario(scenario(DIRECT, "jitter.slow_ranks.2=1.5"))
+    result = predict(scenario(DIRECT, "jitter.slow_ranks.2=1.5"))
     assert [rank.busy_s for rank in result.metrics.ranks] == pytest.approx([24, 24, 36, 24])
-    even = simulate_scenario(scenario(DIRECT))
+    even = predict(scenario(DIRECT))
     # Rank 2 starts after two forwards and is never idle but for 1.5 before its first backward (its second
     # forward is done at 5, the last rank's first backward at 6.5); two backwards follow its last.
     assert result.metrics.makespan_s == pytest.approx(2 + 8 * 4.5 + 1.5 + 2 * 2)
@@ -85,17 +85,17 @@ def test_a_slow_rank_is_slow_in_all_it_does():
 
 def test_the_same_scenario_gives_the_same_bytes():
     asked = scenario(ON_A_CLUSTER, "jitter={compute: 0.02, devices: 0.02, network: 0.05}")
-    first, second = simulate_scenario(asked).timeline, simulate_scenario(asked).timeline
+    first, second = predict(asked).timeline, predict(asked).timeline
     assert first.start_s.tobytes() == second.start_s.tobytes()
     assert first.end_s.tobytes() == second.end_s.tobytes()
-    other = simulate_scenario(replace(asked, seed=7)).timeline
+    other = predict(replace(asked, seed=7)).timeline
     assert first.end_s.tobytes() != other.end_s.tobytes()
 
 
 def test_the_step_ends_with_the_slowest_replica():
     asked = scenario(ON_A_CLUSTER, "jitter={devices: 0.05}", "optimizer=plain")
     alone = scenario(ON_A_CLUSTER)
-    result, even = simulate_scenario(asked), simulate_scenario(alone)
+    result, even = predict(asked), predict(alone)
     schedule = lower(result.schedule)
     varied = vary(schedule, result.costs, asked.jitter, num_replicas=4, seed=asked.seed)
     every = simulate(schedule, result.costs, num_replicas=4, durations=varied.durations)
@@ -106,13 +106,13 @@ def test_the_step_ends_with_the_slowest_replica():
 
 
 def test_no_jitter_drawn_is_no_jitter():
-    still = simulate_scenario(scenario(ON_A_CLUSTER, "jitter={compute: 0}"))
-    assert still.metrics == simulate_scenario(scenario(ON_A_CLUSTER)).metrics
+    still = predict(scenario(ON_A_CLUSTER, "jitter={compute: 0}"))
+    assert still.metrics == predict(scenario(ON_A_CLUSTER)).metrics
 
 
 def test_repeats():
     asked = scenario(DIRECT, "jitter={compute: 0.05}")
-    result = simulate_scenario(asked)
+    result = predict(asked)
     repeats = repeat(result, 12)
     assert repeats.num_repeats == 12
     assert repeats.step_time_s.p50 < repeats.step_time_s.p95
@@ -120,8 +120,8 @@ def test_repeats():
     assert 1 < repeats.slowdown < 1.1
     assert repeats == repeat(result, 12)
     with pytest.raises(ScenarioError, match="all repeats would be alike"):
-        repeat(simulate_scenario(scenario(DIRECT)), 3)
-    slow = simulate_scenario(scenario(DIRECT, "jitter.slow_ranks.0=1.1"))
+        repeat(predict(scenario(DIRECT)), 3)
+    slow = predict(scenario(DIRECT, "jitter.slow_ranks.0=1.1"))
     assert repeat(slow, 1).slowdown > 1
     with pytest.raises(ScenarioError, match="alike"):
         repeat(slow, 2)
@@ -167,7 +167,7 @@ def test_bad_input(mapping, override, key, word):
 
 
 def test_a_degraded_node_slows_what_crosses_its_cards():
-    even = simulate_scenario(scenario(ON_A_CLUSTER))
-    degraded = simulate_scenario(scenario(ON_A_CLUSTER, "cluster.degraded_nodes.1=0.1"))
+    even = predict(scenario(ON_A_CLUSTER))
+    degraded = predict(scenario(ON_A_CLUSTER, "cluster.degraded_nodes.1=0.1"))
     assert degraded.metrics.makespan_s > even.metrics.makespan_s
     assert degraded.metrics.exposed_sync_s >= even.metrics.exposed_sync_s

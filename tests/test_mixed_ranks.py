@@ -7,7 +7,7 @@ from pipesim.costs import build_costs
 from pipesim.costs.rows import step_durations
 from pipesim.errors import ScenarioError
 from pipesim.ir import lower
-from pipesim.questions import simulate_scenario
+from pipesim.prediction import predict
 from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
 
@@ -42,8 +42,8 @@ def test_a_rank_takes_the_times_of_its_own_accelerator():
 
 def test_the_slowest_rank_sets_the_pace_and_the_others_wait():
     even, mixed = (
-        simulate_scenario(scenario()),
-        simulate_scenario(scenario("cluster.other_accelerators={'3': a100-sxm-80}")),
+        predict(scenario()),
+        predict(scenario("cluster.other_accelerators={'3': a100-sxm-80}")),
     )
     assert mixed.metrics.makespan_s > 1.5 * even.metrics.makespan_s
     assert np.argmax([rank.busy_s for rank in mixed.metrics.ranks]) == 3
@@ -54,8 +54,8 @@ def test_the_slowest_rank_sets_the_pace_and_the_others_wait():
 
 def test_memory_is_that_of_each_rank():
     small = "cluster.other_accelerators={'0': {preset: a100-sxm-80, memory: 10 GB}}"
-    assert simulate_scenario(scenario()).metrics.fits_memory
-    assert not simulate_scenario(scenario(small)).metrics.fits_memory
+    assert predict(scenario()).metrics.fits_memory
+    assert not predict(scenario(small)).metrics.fits_memory
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_bad_input(override, key):
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb-h1", "dualpipe-v"])
 def test_gathers_are_idle_time_with_a_name(schedule):
-    plain = simulate_scenario(scenario(f"schedule={schedule}")).metrics
-    shared = simulate_scenario(scenario(f"schedule={schedule}", "optimizer=zero3")).metrics
+    plain = predict(scenario(f"schedule={schedule}")).metrics
+    shared = predict(scenario(f"schedule={schedule}", "optimizer=zero3")).metrics
     for rank in plain.ranks:
         assert rank.breakdown.collective_s == 0
     for rank in shared.ranks:

@@ -8,8 +8,7 @@ import pytest
 
 from pipesim.costs import build_costs
 from pipesim.ir.actions import Op
-from pipesim.questions import simulate_scenario
-from pipesim.questions.fast import ProgramCache, predict
+from pipesim.prediction import predict
 from pipesim.scenario import load_scenario, scenario_from_mapping
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
@@ -26,7 +25,7 @@ def scenario(*overrides):
 
 
 def step_s(*overrides):
-    return float(simulate_scenario(scenario(*overrides)).metrics.step_time_s)
+    return float(predict(scenario(*overrides)).metrics.step_time_s)
 
 
 def test_a_machine_brings_its_parts_and_any_of_them_may_be_stated_anew():
@@ -85,11 +84,11 @@ def test_every_pair_of_ranks_has_its_own_rate():
     costs = build_costs(asked, num_chunks=1)
     card = asked.cluster.inter_node.bytes_per_s
     assert [costs.p2p(*ends).bytes_per_s for ends in ((0, 1), (1, 2), (2, 0))] == [card, card / 2, card / 2]
-    found, expected = predict(asked, ProgramCache()), predict(asked, ProgramCache(), "engine")
-    assert found.evaluator == "compiled"
-    ideal = simulate_scenario(replace(asked, network_mode="ideal"))
+    found, expected = predict(asked, timing="fast"), predict(asked)
+    assert found.timed_by == "compiled"
+    ideal = predict(replace(asked, network_mode="ideal"))
     for other in (expected.result, ideal):
-        assert other.metrics.step_time_s == pytest.approx(found.result.metrics.step_time_s, rel=1e-12)
+        assert other.metrics.step_time_s == pytest.approx(found.metrics.step_time_s, rel=1e-12)
 
 
 def test_direct_costs_know_no_ramp_and_no_choice():
@@ -99,7 +98,7 @@ def test_direct_costs_know_no_ramp_and_no_choice():
 
     def makespan(boundary):
         asked = scenario_from_mapping({**direct, "costs": {**costs, "boundary": boundary}})
-        return float(simulate_scenario(asked).metrics.makespan_s)
+        return float(predict(asked).metrics.makespan_s)
 
     assert makespan("1 GB") == 6 + 2 * (1 + 1)
     assert makespan("1 MB") == pytest.approx(6 + 2 * (1 + 0.001))
@@ -124,8 +123,7 @@ def test_data_parallelism_of_530b():
     base = SCENARIOS / "megatron-530b-a100.yaml"
     alone = ["cluster.num_nodes=35", "parallel.data=1", "batch.global=70"]
     one, eight = (
-        simulate_scenario(load_scenario(base, overrides)).metrics
-        for overrides in (alone, ["batch.global=560"])
+        predict(load_scenario(base, overrides)).metrics for overrides in (alone, ["batch.global=560"])
     )
     ring_s = 2 * 7 / 8 * 530e9 / 280 * 4 / 23.5e9
     assert ring_s == pytest.approx(0.56, abs=0.01)
@@ -145,7 +143,7 @@ def test_replicas_that_share_a_card_reduce_their_tied_embeddings_side_by_side():
     }
 
     def seconds(*overrides):
-        timeline = simulate_scenario(scenario_from_mapping(tied, overrides=overrides)).timeline
+        timeline = predict(scenario_from_mapping(tied, overrides=overrides)).timeline
         (row, *_) = np.flatnonzero(timeline.op == Op.REDUCE_EMBEDDING)
         return timeline.end_s[row] - timeline.start_s[row]
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from pipesim.cli.app import app
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
 from pipesim.metrics import memory_by_row
-from pipesim.questions import simulate_scenario
+from pipesim.prediction import predict
 from pipesim.questions.planning import plan
 from pipesim.questions.planning.bounds import CutTask, bound_cut, costs_of_cut
 from pipesim.questions.planning.budget import Budget, smallest_cluster
@@ -68,7 +68,7 @@ def every_configuration(scenario, schedules):
             for chunks in chunk_counts(model, cut.pipeline, family(name)):
                 one = scenario_of(scenario, cut, chunks, level, size)
                 try:
-                    result = simulate_scenario(replace(one, schedule=replace(one.schedule, name=name)))
+                    result = predict(replace(one, schedule=replace(one.schedule, name=name)))
                 except PipesimError:
                     continue
                 if result.metrics.fits_memory:
@@ -172,7 +172,7 @@ def test_a_choice_is_what_a_simulation_of_its_overrides_says():
     scenario = load_scenario(GPT3)
     found = plan(scenario, top=2, schedules=("1f1b", "interleaved-1f1b"), num_workers=1)
     for choice in found.choices:
-        again = simulate_scenario(load_scenario(GPT3, choice.overrides()))
+        again = predict(load_scenario(GPT3, choice.overrides()))
         assert again.metrics.step_time_s == choice.step_time_s
         assert again.metrics.peak_memory_bytes == choice.result.metrics.peak_memory_bytes
         assert again.metrics.num_chunks == choice.configuration()["virtual_stages"]
@@ -181,7 +181,7 @@ def test_a_choice_is_what_a_simulation_of_its_overrides_says():
         assert min(parts.values()) >= -1e-9
         gpus, power_w = 128, scenario.cluster.accelerator.tdp_w
         assert choice.kwh_per_step == pytest.approx(power_w * gpus * choice.step_time_s / 3.6e6)
-    assert found.choices[0].step_time_s <= simulate_scenario(scenario).metrics.step_time_s
+    assert found.choices[0].step_time_s <= predict(scenario).metrics.step_time_s
 
 
 def test_the_same_plan_every_time_and_on_any_number_of_processes():

@@ -6,7 +6,7 @@ import pytest
 
 from pipesim.evidence.published.sets import published_set
 from pipesim.metrics import memory_by_row
-from pipesim.questions import simulate_scenario
+from pipesim.prediction import predict
 from pipesim.questions.planning import plan
 from pipesim.questions.planning.bounds import CutTask, bound_cut, costs_of_cut
 from pipesim.questions.planning.space import Candidate, Cut
@@ -37,7 +37,7 @@ def published(set_name, label):
 def test_the_first_choice_is_no_worse_than_the_published_one(set_name, label, monkeypatch):
     monkeypatch.setattr("pipesim.questions.planning.plan.NUM_TIMED_AT_LEAST", 0)
     scenario = published(set_name, label)
-    expected = simulate_scenario(scenario).metrics
+    expected = predict(scenario).metrics
     assert expected.fits_memory
     free = scenario
     if scenario.layers.kind == "list":

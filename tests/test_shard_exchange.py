@@ -14,8 +14,7 @@ from pipesim.costs.shards import ShardExchange, SyncStep
 from pipesim.ir import lower
 from pipesim.ir.actions import Op
 from pipesim.metrics import measure
-from pipesim.questions import simulate_scenario
-from pipesim.questions.fast import ProgramCache, predict
+from pipesim.prediction import predict
 from pipesim.scenario import scenario_from_mapping
 from pipesim.timing.engine import simulate
 from pipesim.timing.longest_path import StepProgram
@@ -151,15 +150,15 @@ def scenario(optimizer, schedule, tensor, mode="fair"):
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-v", "dualpipe-v", "seq1f1b"])
 def test_alone_the_engine_takes_what_the_formula_says(optimizer, schedule):
     for tensor, contended in ((2, False), (8, True)):
-        ideal = simulate_scenario(scenario(optimizer, schedule, tensor, "ideal")).metrics
-        formula = predict(scenario(optimizer, schedule, tensor), ProgramCache(), "compiled").result.metrics
+        ideal = predict(scenario(optimizer, schedule, tensor, "ideal")).metrics
+        formula = predict(scenario(optimizer, schedule, tensor), timing="compiled").metrics
         for name in ("step_time_s", "exposed_collective_s", "hidden_collective_s", "bubble_ratio"):
             assert getattr(ideal, name) == pytest.approx(getattr(formula, name), rel=1e-9), name
         assert ideal.exposed_collective_s > 0 < ideal.hidden_collective_s
-        shared = predict(scenario(optimizer, schedule, tensor), ProgramCache())
-        assert shared.evaluator == ("engine" if contended else shared.evaluator)
-        assert shared.result.metrics.step_time_s >= ideal.step_time_s * (1 - 1e-12)
-        for rank in shared.result.metrics.ranks:
+        shared = predict(scenario(optimizer, schedule, tensor), timing="fast")
+        assert shared.timed_by == ("engine" if contended else shared.evaluator)
+        assert shared.metrics.step_time_s >= ideal.step_time_s * (1 - 1e-12)
+        for rank in shared.metrics.ranks:
             b = rank.breakdown
             parts = (b.busy_s, b.warmup_s, b.dependency_s, b.p2p_s, b.collective_s, b.cooldown_s)
-            assert sum(parts) == pytest.approx(shared.result.metrics.makespan_s, rel=1e-12)
+            assert sum(parts) == pytest.approx(shared.metrics.makespan_s, rel=1e-12)

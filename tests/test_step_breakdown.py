@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipesim.cli.app import app
-from pipesim.questions.run import simulate_named
+from pipesim.prediction import predict
 from pipesim.scenario import load_scenario
 
 LLAMA70 = Path(__file__).parent.parent / "scenarios" / "llama3-70b-h100.yaml"
@@ -19,14 +19,14 @@ def scenario():
 
 
 def parts_of(scenario, name, **options):
-    result = simulate_named(scenario, name, num_chunks=None, options=options)
+    result = predict(scenario, name, options=options)
     parts = {key: float(value) for key, value in result.breakdown.items() if value is not None}
     assert sum(parts.values()) == pytest.approx(float(result.metrics.step_time_s), rel=1e-9)
     return parts
 
 
 def test_overhead_is_that_of_all_layers_once_a_slice(scenario):
-    costs = simulate_named(scenario, "1f1b", num_chunks=None).costs
+    costs = predict(scenario, "1f1b").costs
     of_stages = costs.forward_parts_s["overhead"] + costs.backward_parts_s["overhead"]
     m = scenario.batch.num_microbatches
     once = parts_of(scenario, "1f1b")

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError
-from pipesim.questions import simulate_scenario, sweep_row
+from pipesim.prediction import predict, sweep_row
 from pipesim.questions.grid import Axis, grid, parse_axis
 from pipesim.questions.sweep import Sweep, run_sweep
 from pipesim.scenario import load_scenario
@@ -112,7 +112,7 @@ def test_a_row_has_the_configuration_and_the_numbers_of_simulate(tmp_path):
     assert (frame["model.preset"] == "gpt3-175b").all()
     for _, row in frame.iterrows():
         changes = [f"{key}={row[key]}" for key in ("parallel.pipeline", "parallel.tensor", "schedule")]
-        one = simulate_scenario(load_scenario(GPT3, [*changes, "parallel.virtual_stages=1"])).to_dict()
+        one = predict(load_scenario(GPT3, [*changes, "parallel.virtual_stages=1"])).to_dict()
         for name in ("step_time_s", "makespan_s", "bubble_ratio", "mfu", "usd_per_step", "peak_memory_bytes"):
             assert row[name] == pytest.approx(one[name], rel=1e-12), name
         assert row["batch.microbatches"] == one["num_microbatches"]

@@ -14,8 +14,7 @@ from pipesim.errors import PipesimError, ScenarioError
 from pipesim.ir import lower
 from pipesim.ir.actions import Op
 from pipesim.metrics import measure
-from pipesim.questions import simulate_scenario
-from pipesim.questions.fast import ProgramCache, predict
+from pipesim.prediction import predict
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, families, generate
 from pipesim.timing.engine import simulate
@@ -84,18 +83,16 @@ def test_every_schedule_on_real_costs_as_the_engine(name):
             schedule=replace(base.schedule, name=name),
         )
         try:
-            expected = simulate_scenario(scenario)
+            expected = predict(scenario)
         except PipesimError:
             with pytest.raises(PipesimError):
-                predict(scenario, ProgramCache(), "compiled")
+                predict(scenario, timing="compiled")
             continue
-        found = predict(scenario, ProgramCache())
-        assert_same(found.result.to_dict(), expected.to_dict())
-        if found.evaluator == "compiled":
+        found = predict(scenario, timing="fast")
+        assert_same(found.to_dict(), expected.to_dict())
+        if found.timed_by == "compiled":
             program = program_of(found.result)
-            assert program.step_time_s(found.result.costs) == pytest.approx(
-                expected.metrics.step_time_s, rel=1e-12
-            )
+            assert program.step_time_s(found.costs) == pytest.approx(expected.metrics.step_time_s, rel=1e-12)
 
 
 def test_messages_that_meet_on_a_link_go_to_the_engine():
@@ -112,15 +109,15 @@ def test_messages_that_meet_on_a_link_go_to_the_engine():
         "schedule": "interleaved-1f1b",
     }
     scenario = scenario_from_mapping(mapping)
-    expected = simulate_scenario(scenario)
-    found = predict(scenario, ProgramCache())
-    assert found.evaluator == "engine"
-    assert_same(found.result.to_dict(), expected.to_dict())
-    alone = predict(scenario, ProgramCache(), "compiled")
-    assert alone.evaluator == "compiled"
-    assert alone.result.metrics.makespan_s < expected.metrics.makespan_s
+    expected = predict(scenario)
+    found = predict(scenario, timing="fast")
+    assert found.timed_by == "engine"
+    assert_same(found.to_dict(), expected.to_dict())
+    alone = predict(scenario, timing="compiled")
+    assert alone.timed_by == "compiled"
+    assert alone.metrics.makespan_s < expected.metrics.makespan_s
     mapping["costs"]["boundary"] = "1 MB"
-    assert predict(scenario_from_mapping(mapping), ProgramCache()).evaluator == "compiled"
+    assert predict(scenario_from_mapping(mapping), timing="fast").timed_by == "compiled"
 
 
 def program_of(result):
@@ -136,23 +133,23 @@ def test_sends_that_block_as_the_engine(name):
         "parallel.virtual_stages=2",
     ]
     scenario = load_scenario(SCENARIOS / "gpt3-175b-h100.yaml", changes)
-    expected = simulate_scenario(scenario)
-    found = predict(scenario, ProgramCache())
-    assert found.evaluator == ("engine" if name == "dualpipe-v" else "compiled")
-    assert_same(found.result.to_dict(), expected.to_dict())
-    if found.evaluator == "compiled":
+    expected = predict(scenario)
+    found = predict(scenario, timing="fast")
+    assert found.timed_by == ("engine" if name == "dualpipe-v" else "compiled")
+    assert_same(found.to_dict(), expected.to_dict())
+    if found.timed_by == "compiled":
         program = program_of(found.result)
-        step_time_s = program.step_time_s(found.result.costs, sends_block=True)
+        step_time_s = program.step_time_s(found.costs, sends_block=True)
         assert step_time_s == pytest.approx(expected.metrics.step_time_s, rel=1e-12)
 
 
 def test_blocking_transfers_go_to_the_engine():
     scenario = load_scenario(SCENARIOS / "teaching.yaml", ["network.p2p=blocking", "costs.p2p=0.1 s"])
-    found = predict(scenario, ProgramCache())
-    assert found.evaluator == "engine"
-    assert found.result.metrics.makespan_s == pytest.approx(34.9, rel=1e-12)
+    found = predict(scenario, timing="fast")
+    assert found.timed_by == "engine"
+    assert found.metrics.makespan_s == pytest.approx(34.9, rel=1e-12)
     with pytest.raises(ScenarioError, match="need the engine"):
-        predict(scenario, ProgramCache(), "compiled")
+        predict(scenario, timing="compiled")
 
 
 def test_both_holders_of_a_stage_reduce_it_together():

@@ -29,9 +29,9 @@ from pipesim.executor.models import StageModule, build_model, build_stage, sampl
 from pipesim.executor.workload import workload_from_scenario
 from pipesim.ir import lower
 from pipesim.ir.actions import Op
+from pipesim.prediction import predict
 from pipesim.questions.execution import execute_scenario, schedule_of
 from pipesim.questions.memory_advice import changes_for_memory
-from pipesim.questions.run import simulate_named, simulate_scenario
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.scenario.resolve_hardware import BORROWED_ERROR_BAND
 
@@ -254,7 +254,7 @@ def test_published_step_times_lie_within_the_stated_band(factory, keys, measured
     scenario = scenario_from_mapping(mapping | keys, file=str(SCENARIOS / "made_up.yaml"))
     assert scenario.efficiency is not None
     assert scenario.efficiency.error_band == BORROWED_ERROR_BAND
-    step_s = simulate_scenario(scenario).metrics.step_time_s
+    step_s = predict(scenario).metrics.step_time_s
     assert abs(step_s / measured_s - 1) < BORROWED_ERROR_BAND
     assert any("was fitted to transformers" in warning for warning in scenario.warnings)
 
@@ -398,15 +398,15 @@ def test_other_ranks_get_their_own_accelerators_times():
 
 def test_schedules_that_cut_a_sequence_need_one():
     with pytest.raises(ScheduleError, match="seq1f1b cuts the sequence into slices"):
-        simulate_named(scenario_of("cnn"), "seq1f1b", num_chunks=1)
-    assert simulate_named(scenario_of("gpt"), "seq1f1b", num_chunks=1).metrics.tokens_per_s is not None
+        predict(scenario_of("cnn"), "seq1f1b", num_chunks=1)
+    assert predict(scenario_of("gpt"), "seq1f1b", num_chunks=1).metrics.tokens_per_s is not None
 
 
 def test_advice_for_memory_is_tried_with_the_model():
     scenario = load_scenario(
         SCENARIOS / "dit-xl-2-a100.yaml", ["batch.micro=128", "batch.global=1024", "optimizer=plain"]
     )
-    keys = [change.keys for change in changes_for_memory(simulate_scenario(scenario))]
+    keys = [change.keys for change in changes_for_memory(predict(scenario))]
     assert {"recompute": "full"} in keys
 
 

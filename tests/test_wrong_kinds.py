@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from helpers import costs_of
+
 from pipesim.errors import ScheduleError
 from pipesim.ir import lower
 from pipesim.metrics import measure
@@ -32,7 +32,7 @@ def test_costs_of_another_number_of_stages():
         measure(simulate(lower(SCHEDULE), COSTS), SCHEDULE, costs_of(8, number=float))
 
 
-@pytest.mark.parametrize("name, shape", [("gpipe", Shape(4, 1, 8)), ("1f1b", Shape(4, 1, 4))])
+@pytest.mark.parametrize(("name", "shape"), [("gpipe", Shape(4, 1, 8)), ("1f1b", Shape(4, 1, 4))])
 def test_metrics_of_another_schedules_timeline(name, shape):
     timeline = simulate(lower(generate(name, shape)), COSTS)
     with pytest.raises(ScheduleError, match="is not one step of one replica of 1f1b, which has 64"):

@@ -38,7 +38,8 @@ def accuracy(
     as_json: options.AsJson = False,
 ) -> None:
     """Predict published measurements and print how far off each prediction is."""
-    from pipesim.evidence.published import SETS, Predictor, judge, published_set
+    from pipesim.evidence.published import SETS, judge, published_set
+    from pipesim.prediction import Programs
 
     check_outputs(pictures=(plot,), inputs=(rows,))
     chosen = list(SETS.values()) if name is None else [published_set(name)]
@@ -47,13 +48,13 @@ def accuracy(
     if as_yaml or row is not None:
         _print_scenario(chosen[0], row, rows, as_yaml=as_yaml)
         return
-    predictor = Predictor()
+    programs = Programs()
     reports = []
     with tables.progress_bar("predicting", quiet=as_json) as progress:
         for one in chosen:
             progress(one.name)
             other = None if rows is None else one.rows(rows)
-            reports.append(judge(one, other, predictor=predictor))
+            reports.append(judge(one, other, programs=programs))
     if plot is not None:
         _plot(reports, plot)
     if as_json:

@@ -99,11 +99,16 @@ def _fit_measured(table: Path, scenario: Path | None, output: Path | None, *, as
 
     found = calibrate_steps(read_steps(table, scenario))
     if output is not None:
-        _write_yaml({"efficiency": found.efficiency_keys()}, output)
+        found.scenario.save(output)
     if as_json:
         tables.print_json(found.to_dict())
         return
     console = tables.console()
+    if output is not None:
+        console.print(
+            f"{output}: the first measured scenario on the cluster as calibrated; other lines of the table: "
+            f"pipesim simulate {output} --set KEY=VALUE"
+        )
     console.print(_quantity_table(found))
     console.print(_forecast_table(found))
     unknown = [one.quantity.name for one in found.found if not one.identified]

@@ -65,7 +65,7 @@ def compare(
                 f"{', '.join(result.label for result in same)}: "
                 f"step {tables.seconds(same[0].metrics.step_time_s)}, "
                 f"bubble ratio {tables.percent(same[0].metrics.bubble_ratio)}",
-                same[0].timeline,
+                same[0].events,
             )
             for same in comparison.same_timelines()
         ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pipesim import questions as study
 from pipesim.cli import options, tables
 from pipesim.cli.notes import print_notes
+from pipesim.prediction import predict
 
 
 def goodput(
@@ -29,7 +30,7 @@ def goodput(
         p2p=p2p,
         chunks=chunks,
     )
-    result = study.simulate_scenario(asked)
+    result = predict(asked)
     found = study.goodput_of(result)
     if as_json:
         tables.print_json(found.to_dict())

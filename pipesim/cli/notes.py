@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 
 from pipesim.cli import tables
-from pipesim.questions import Result
+from pipesim.prediction import Prediction
 from pipesim.questions.memory_advice import THIN_SHARE, changes_for_memory
 from pipesim.schedules.frameworks import FRAMEWORKS, runs_only_as_csv
 
 
-def print_notes(console: Console, results: Sequence[Result]) -> None:
+def print_notes(console: Console, results: Sequence[Prediction]) -> None:
     """Print warnings first, then refusals by schedule, then what was inferred."""
     scenario = results[0].scenario
     for warning in scenario.warnings:
@@ -42,7 +42,7 @@ def print_notes(console: Console, results: Sequence[Result]) -> None:
         console.print(f"  {key} = {words}")
 
 
-def _overhead_notes(results: Sequence[Result]) -> Iterator[str]:
+def _overhead_notes(results: Sequence[Prediction]) -> Iterator[str]:
     """Say of sliced schedules that are slower than others mainly because each slice pays the overhead."""
     whole = [result for result in results if result.schedule.num_slices == 1 and result.synchronous]
     fastest_s = min((float(result.metrics.step_time_s) for result in whole), default=float("inf"))
@@ -58,7 +58,7 @@ def _overhead_notes(results: Sequence[Result]) -> Iterator[str]:
             )
 
 
-def framework_lines(results: Sequence[Result]) -> list[str]:
+def framework_lines(results: Sequence[Prediction]) -> list[str]:
     """Say of each framework which of the results' schedules it runs."""
     lines = []
     for framework in FRAMEWORKS:
@@ -69,7 +69,7 @@ def framework_lines(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-def framework_sentence(result: Result) -> str:
+def framework_sentence(result: Prediction) -> str:
     """Say which frameworks run one schedule."""
     if result.frameworks:
         return f"Frameworks that run {result.label}: {', '.join(result.frameworks)}."
@@ -77,11 +77,11 @@ def framework_sentence(result: Result) -> str:
     return f"{text} by name; torch loads its CSV." if _is_loaded(result) else f"{text}."
 
 
-def _is_loaded(result: Result) -> bool:
+def _is_loaded(result: Prediction) -> bool:
     return result.shape is not None and runs_only_as_csv(result.schedule)
 
 
-def _print_memory_notes(console: Console, results: Sequence[Result]) -> None:
+def _print_memory_notes(console: Console, results: Sequence[Prediction]) -> None:
     """Say what does not fit, what barely does, and, where nothing fits, what would help."""
     too_large = [result for result in results if result.metrics.fits_memory is False]
     if too_large:
@@ -98,7 +98,7 @@ def _print_memory_notes(console: Console, results: Sequence[Result]) -> None:
             console.print(f"note: {smallest.label} would not fit even with {words}")
 
 
-def print_headroom(console: Console, named: Sequence[tuple[str, Result]]) -> None:
+def print_headroom(console: Console, named: Sequence[tuple[str, Prediction]]) -> None:
     """Name those that only just fit in the device's memory, and by how much."""
     thin = [
         f"{name} {peak / limit:.1%}"

@@ -122,7 +122,7 @@ def _seconds(text: str) -> float:
 def _draw(found: Plan, path: Path) -> None:
     from pipesim.show.figures.plan import plot_plan
 
-    timed = [("", one.step_time_s, one.peak_memory_bytes) for one in found.timed]
+    timed = [("", one.least_step_s, one.peak_memory_bytes) for one in found.timed]
     chosen = [(c.label, c.step_time_s, c.result.metrics.peak_memory_bytes or 0.0) for c in found.choices]
     first = found.choices[0]
     costs, usd = first.result.costs, first.result.metrics.usd_per_step

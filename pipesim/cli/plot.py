@@ -10,7 +10,8 @@ import typer
 from pipesim.cli import options, tables
 from pipesim.cli.sweep import plot_table
 from pipesim.files import check_outputs
-from pipesim.questions import bubble_curves, compare, simulate_scenario
+from pipesim.prediction import predict
+from pipesim.questions import bubble_curves, compare
 from pipesim.scenario import load_scenario
 
 app = typer.Typer(help="Draw one picture, PNG or SVG.", no_args_is_help=True, rich_markup_mode=None)
@@ -27,8 +28,8 @@ def gantt(scenario: File, output: Output, overrides: options.Overrides = None) -
     from pipesim.show.figures import plot_gantt
 
     check_outputs(pictures=(output,), inputs=(scenario,))
-    result = simulate_scenario(load_scenario(scenario, overrides or ()))
-    plot_gantt([(f"{result.scenario.name}: {result.label}", result.timeline)], output)
+    result = predict(load_scenario(scenario, overrides or ()))
+    plot_gantt([(f"{result.scenario.name}: {result.label}", result.events)], output)
 
 
 @app.command()
@@ -62,9 +63,9 @@ def memory(scenario: File, output: Output, overrides: options.Overrides = None) 
     from pipesim.show.figures import plot_memory
 
     check_outputs(pictures=(output,), inputs=(scenario,))
-    result = simulate_scenario(load_scenario(scenario, overrides or ()))
+    result = predict(load_scenario(scenario, overrides or ()))
     title = f"{result.scenario.name}: {result.label}"
-    plot_memory(title, result.timeline, result.schedule, result.costs, output)
+    plot_memory(title, result.events, result.schedule, result.costs, output)
 
 
 @app.command()
@@ -73,7 +74,7 @@ def breakdown(scenario: File, output: Output, overrides: options.Overrides = Non
     from pipesim.show.figures import plot_breakdown
 
     check_outputs(pictures=(output,), inputs=(scenario,))
-    result = simulate_scenario(load_scenario(scenario, overrides or ()))
+    result = predict(load_scenario(scenario, overrides or ()))
     plot_breakdown(f"{result.scenario.name}: {result.label}", result.metrics, output)
 
 

@@ -18,6 +18,7 @@ from pipesim.cli.report_answer import Answer
 from pipesim.cli.report_sections import sections
 from pipesim.errors import PipesimError, ScenarioError
 from pipesim.files import check_outputs, write_text
+from pipesim.prediction import predict
 from pipesim.questions import Comparison
 from pipesim.questions.compare import rank_in_table
 from pipesim.scenario import ResolvedScenario, load_scenario
@@ -81,7 +82,7 @@ def _answer(asked: ResolvedScenario, comparison: Comparison) -> Answer:
     """Put the scenario's own schedule, with its options, among the results, and choose."""
     results, own, refusal = list(comparison.results), None, ""
     try:
-        own = study.simulate_scenario(asked)
+        own = predict(asked)
     except PipesimError as error:
         if asked.schedule.options:  # stated for this very schedule, so a mistake rather than an answer
             raise

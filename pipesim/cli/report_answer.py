@@ -8,7 +8,8 @@ from typing import Any
 from pipesim.cli.glossary import part_name
 from pipesim.cli.notes import framework_sentence
 from pipesim.cli.tables import amount, percent, seconds
-from pipesim.questions import Comparison, Result
+from pipesim.prediction import Prediction
+from pipesim.questions import Comparison
 from pipesim.questions.memory_advice import THIN_SHARE
 from pipesim.show.report import Choice, choose
 
@@ -23,7 +24,7 @@ class Answer:
     ----------
     comparison : Comparison
         All of them, the scenario's own among them.
-    own : Result, optional
+    own : Prediction, optional
         None where the scenario's schedule cannot run.
     refusal : str
         Why it cannot, else nothing.
@@ -32,17 +33,17 @@ class Answer:
     """
 
     comparison: Comparison
-    own: Result | None
+    own: Prediction | None
     refusal: str
-    choice: Choice[Result]
+    choice: Choice[Prediction]
 
     @classmethod
-    def of(cls, comparison: Comparison, own: Result | None, refusal: str = "") -> Answer:
+    def of(cls, comparison: Comparison, own: Prediction | None, refusal: str = "") -> Answer:
         """Choose among results."""
         return cls(comparison, own, refusal, choose(comparison.results, own=own, free_share=1 - THIN_SHARE))
 
     @property
-    def shown(self) -> list[Result]:
+    def shown(self) -> list[Prediction]:
         """The chosen one, and the scenario's own where it is another."""
         best = self.choice.best
         return [best] if self.own is None or self.own is best else [best, self.own]
@@ -94,7 +95,7 @@ class Answer:
     def _headline(self) -> str:
         best = self.choice.best
         time = f"{seconds(best.metrics.step_time_s)} a step"
-        if (band := best.step_time_band_s) is not None:
+        if (band := best.band_s) is not None:
             time += f" (nine times of ten {' to '.join(map(seconds, band))})"
         if not self.choice.fits:
             return f"No schedule fits in the device's memory; {best.label} needs the least: {time}."
@@ -138,11 +139,11 @@ class Answer:
         return f"{text}{'' if own.synchronous else ', asynchronous'}."
 
 
-def _ratio(one: Result, other: Result) -> float:
+def _ratio(one: Prediction, other: Prediction) -> float:
     return float(one.metrics.step_time_s) / float(other.metrics.step_time_s)
 
 
-def _limits(result: Result) -> str:
+def _limits(result: Prediction) -> str:
     """Say what its step time consists of."""
     parts = {name: float(value) for name, value in result.breakdown.items() if value and name != _UNEXPLAINED}
     shares = {part_name(name): value / sum(parts.values()) for name, value in parts.items()}
@@ -152,7 +153,7 @@ def _limits(result: Result) -> str:
     return f"{text}{''.join(f', {name} {percent(share)}' for name, share in lost)}."
 
 
-def _memory(result: Result) -> str:
+def _memory(result: Prediction) -> str:
     peak_bytes, limit_bytes = result.metrics.peak_memory_bytes, result.costs.memory_limit_bytes
     if peak_bytes is None:
         chunks = max(rank.peak_in_flight for rank in result.metrics.ranks)

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from pipesim.cli.report_answer import Answer
 from pipesim.cli.tables import amount, seconds
-from pipesim.questions import Result
+from pipesim.prediction import Prediction
 from pipesim.show.report import Picture, memory_or_in_flight
 
 
@@ -18,7 +18,7 @@ def pictures(answer: Answer) -> list[Picture]:
 
     labels = " and ".join(result.label for result in answer.shown)
     timelines = [
-        (f"{result.label}: step {seconds(result.metrics.step_time_s)}", result.timeline)
+        (f"{result.label}: step {seconds(result.metrics.step_time_s)}", result.events)
         for result in answer.shown
     ]
     drawn = [
@@ -33,7 +33,7 @@ def pictures(answer: Answer) -> list[Picture]:
     return drawn + _of_all(answer)
 
 
-def _of_ranks(result: Result) -> list[Picture]:
+def _of_ranks(result: Prediction) -> list[Picture]:
     from pipesim.show.figures import plot_breakdown, plot_memory
 
     label, peak_bytes = result.label, result.metrics.peak_memory_bytes
@@ -49,7 +49,7 @@ def _of_ranks(result: Result) -> list[Picture]:
             _draw(
                 f"Memory of a device of every rank over the step: {label}.",
                 f"Memory of every rank of {label} over time; the highest is {amount(peak_bytes)}.",
-                lambda path: plot_memory(label, result.timeline, result.schedule, result.costs, path),
+                lambda path: plot_memory(label, result.events, result.schedule, result.costs, path),
             )
         )
     return drawn

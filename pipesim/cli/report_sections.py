@@ -10,7 +10,7 @@ from pipesim.cli import glossary, tables
 from pipesim.cli.notes import framework_lines, print_notes
 from pipesim.cli.report_answer import Answer
 from pipesim.cli.report_pictures import pictures
-from pipesim.questions import Result
+from pipesim.prediction import Prediction
 from pipesim.show.report import Block, Lines, Section, Table
 
 
@@ -76,7 +76,7 @@ def _comparison(answer: Answer, local: Callable[[str], str]) -> list[Block]:
     return blocks
 
 
-def _notes(results: Sequence[Result]) -> list[str]:
+def _notes(results: Sequence[Prediction]) -> list[str]:
     """Warnings and notes as the other verbs print them, without what was inferred."""
     console = tables.console()
     with console.capture() as capture:
@@ -89,7 +89,7 @@ def _table(table: RichTable, caption: str, marks: dict[int, str] | None = None) 
 
 
 def _side_by_side(
-    table_of: Callable[[Result], RichTable], results: Sequence[Result], caption: str, lines_are: str
+    table_of: Callable[[Prediction], RichTable], results: Sequence[Prediction], caption: str, lines_are: str
 ) -> Table:
     """Join tables of one result each by the names of their lines."""
     parts = [table_of(result) for result in results]

@@ -13,7 +13,8 @@ from pipesim.errors import ScheduleError
 from pipesim.files import check_outputs, write_text
 from pipesim.ir import TRANSPORTS, format_grid, lower, needed_transport, peak_in_flight
 from pipesim.ir.actions import ActionTable, Op, Schedule
-from pipesim.questions import load_csv, read_csv_text, shape_of
+from pipesim.prediction import load_csv, shape_of
+from pipesim.prediction.schedule_source import read_csv_text
 from pipesim.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from pipesim.schedules import Family, Shape, families, family, generate
 from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, find_framework, runs_only_as_csv, verdict

@@ -11,7 +11,7 @@ from pipesim.cli import glossary, options, tables
 from pipesim.cli.notes import print_notes
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
-from pipesim.questions import simulate_scenario
+from pipesim.prediction import predict
 
 
 def simulate(
@@ -48,19 +48,19 @@ def simulate(
         p2p=p2p,
         chunks=chunks,
     )
-    result = simulate_scenario(asked)
+    result = predict(asked)
     if trace is not None:
         from pipesim.show.traces import write_trace
 
-        write_trace(result.timeline, trace)
+        write_trace(result.events, trace)
     if timeline is not None:
         from pipesim.show.traces import write_timeline
 
-        write_timeline(result.timeline, timeline)
+        write_timeline(result.events, timeline)
     if plot is not None:
         from pipesim.show.figures import plot_gantt
 
-        plot_gantt([(f"{asked.name}: {result.label}", result.timeline)], plot)
+        plot_gantt([(f"{asked.name}: {result.label}", result.events)], plot)
     if as_json:
         tables.print_json(result.to_dict())
         return

@@ -17,7 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from pipesim.cli import options, tables
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
-from pipesim.questions.fast import Evaluator
+from pipesim.prediction import Timing
 from pipesim.questions.grid import axis_of, parse_axis
 from pipesim.questions.pool import dask_executor
 from pipesim.questions.sweep import Sweep, SweepReport, run_sweep
@@ -71,9 +71,9 @@ def sweep(
     axes = [parse_axis(text) for text in vary or []]
     if names := options.parse_names(schedules):
         axes.append(axis_of("schedule", names))
-    evaluator: Evaluator | None = "engine" if engine else "compiled" if compiled else None
+    timing: Timing = "engine" if engine else "compiled" if compiled else "fast"
     mapping = apply_overrides(read_yaml_mapping(scenario), overrides or ())
-    asked = Sweep(mapping, tuple(axes), str(scenario), evaluator)
+    asked = Sweep(mapping, tuple(axes), str(scenario), timing)
     with executor_for(dask) as executor, counting_bar("sweeping", quiet=as_json) as progress:
         report = run_sweep(asked, output, num_workers=workers, executor=executor, progress=progress)
     if as_json:

@@ -14,7 +14,8 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 
 from pipesim.cli.glossary import part_name
-from pipesim.questions import Comparison, Goodput, Result
+from pipesim.prediction import Prediction
+from pipesim.questions import Comparison, Goodput
 
 _WIDTH = 400
 """More than any table takes: a narrow terminal breaks lines, but no name or number is cut short."""
@@ -89,7 +90,7 @@ def comparison_table(comparison: Comparison) -> Table:
     )
 
 
-def _comparison_row(result: Result) -> list[str]:
+def _comparison_row(result: Prediction) -> list[str]:
     m = result.metrics
     return [
         result.schedule.name,
@@ -127,14 +128,14 @@ def repeats_table(comparison: Comparison) -> Table:
     return plain_table("over all repeats", [*columns, "times without jitter"], rows)
 
 
-def summary_table(result: Result) -> Table:
+def summary_table(result: Prediction) -> Table:
     """One line a number of one run."""
     m = result.metrics
     lines = [
         ("schedule", result.label),
         ("ranks, stages, microbatches", f"{m.num_ranks}, {m.num_stages}, {m.num_microbatches}"),
         ("step time", seconds(m.step_time_s)),
-        ("nine times of ten", _optional(result.step_time_band_s, lambda b: " to ".join(map(seconds, b)))),
+        ("nine times of ten", _optional(result.band_s, lambda b: " to ".join(map(seconds, b)))),
         ("measured step time", _optional(result.scenario.measured_step_time_s, seconds)),
         ("makespan", seconds(m.makespan_s)),
         ("bubble ratio (idle / total, all ranks)", percent(m.bubble_ratio)),
@@ -164,7 +165,7 @@ def summary_table(result: Result) -> Table:
     return plain_table(result.scenario.name, ["", "value"], kept)
 
 
-def step_table(result: Result) -> Table:
+def step_table(result: Prediction) -> Table:
     """One line a part of the step time."""
     parts = result.breakdown
     total_s = float(result.metrics.step_time_s)
@@ -202,7 +203,7 @@ def goodput_table(found: Goodput, name: str) -> Table:
     return plain_table(name, ["", "value"], [line for line in lines if line[1] != "-"])
 
 
-def rank_table(result: Result) -> Table:
+def rank_table(result: Prediction) -> Table:
     """One line a rank: where its makespan went."""
     columns = ["rank", "busy", "warm-up", "dependency", "exposed p2p", "exposed collective", "cool-down"]
     columns += ["bubble ratio", "peak in flight", "peak memory"]

@@ -9,9 +9,17 @@ from typing import Any
 import numpy as np
 
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError
+from pipesim.prediction import (
+    Prediction,
+    Prepared,
+    Programs,
+    Repeats,
+    Timing,
+    predict_prepared,
+    prepare,
+    repeat,
+)
 from pipesim.questions.chunk_advice import one_chunk_note
-from pipesim.questions.jitter import Repeats, repeat
-from pipesim.questions.run import Result, simulate_named, simulate_scenario
 from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import families, family
 
@@ -28,23 +36,23 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Results, and what was left out.
+    """Predictions, and what was left out.
 
     In the order asked for; where all ran, in that of `rank_in_table`.
     """
 
-    results: tuple[Result, ...]
+    results: tuple[Prediction, ...]
     skipped: tuple[Skipped, ...]
     repeats: tuple[Repeats, ...] = ()
     """Of each result, where the schedules were run over and over."""
     one_chunk_note: str = ""
     """Which schedules were compared with one chunk a rank only, and what to try; see `one_chunk_note`."""
 
-    def same_timelines(self) -> list[list[Result]]:
+    def same_timelines(self) -> list[list[Prediction]]:
         """Group the results whose ranks compute the same at the same times, and whose steps end together."""
-        groups: dict[bytes, list[Result]] = {}
+        groups: dict[bytes, list[Prediction]] = {}
         for result in self.results:
-            rows = result.timeline.select(result.timeline.compute)
+            rows = result.events.select(result.events.compute)
             step_time_s = float(result.metrics.step_time_s)
             start, end = (times.astype(float) / step_time_s for times in (rows.start_s, rows.end_s))
             order = np.lexsort((start, rows.rank))
@@ -73,6 +81,7 @@ def compare(
     names: Sequence[str] = (),
     chunks: Sequence[int] = (),
     num_repeats: int | None = None,
+    timing: Timing = "engine",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Simulate schedules of the registry in one scenario.
@@ -86,7 +95,9 @@ def compare(
     chunks : sequence of int
         Chunks a rank for schedules that leave the choice; by default the scenario's.
     num_repeats : int, optional
-        Steps to draw of each schedule, where the scenario has jitter; see `pipesim.questions.jitter.repeat`.
+        Steps to draw of each schedule, where the scenario has jitter; see `pipesim.prediction.repeat`.
+    timing : {"engine", "fast", "compiled"}
+        What times them; see `pipesim.prediction.predict`.
     progress : Callable
         Told the name of each run before it starts.
 
@@ -103,36 +114,39 @@ def compare(
         if value < 1:
             raise ScenarioError(f"found {value}; a rank holds at least one chunk", key="--chunks")
     chosen = [family(name) for name in dict.fromkeys(names)] if names else list(families().values())
-    results: list[Result] = []
+    ran: list[tuple[Prediction, Prepared]] = []
     skipped: list[Skipped] = []
     open_to_chunks: list[str] = []
+    programs = Programs()
     if scenario.schedule.csv is not None:
-        results.append(simulate_scenario(scenario))
+        prepared = prepare(scenario)
+        ran.append((predict_prepared(prepared, timing=timing), prepared))
     for one in chosen:
         for num_chunks in _chunk_counts(one.chunks, chunks, scenario):
             label = one.name if num_chunks == 1 else f"{one.name} v{num_chunks}"
             progress(label)
             try:
-                results.append(simulate_named(scenario, one.name, num_chunks=num_chunks))
+                prepared = prepare(scenario, one.name, num_chunks=num_chunks, programs=programs)
+                ran.append((predict_prepared(prepared, timing=timing), prepared))
             except PipesimError as error:
                 skipped.append(Skipped(label, _first_line(error)))
                 continue
             if one.chunks is None and num_chunks == 1:
                 open_to_chunks.append(one.name)
-    if not results:
+    if not ran:
         reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
     if not names:
-        results.sort(key=rank_in_table)
+        ran.sort(key=lambda one: rank_in_table(one[0]))
     note = "" if chunks else one_chunk_note(scenario, open_to_chunks)
     repeats = []
-    for result in results if num_repeats is not None else ():
+    for result, prepared in ran if num_repeats is not None else ():
         progress(f"{result.label}, {num_repeats} times")
-        repeats.append(repeat(result, num_repeats or 0))
-    return Comparison(tuple(results), tuple(skipped), tuple(repeats), note)
+        repeats.append(repeat(prepared, num_repeats or 0))
+    return Comparison(tuple(result for result, _ in ran), tuple(skipped), tuple(repeats), note)
 
 
-def rank_in_table(result: Result) -> tuple[bool, bool, Any]:
+def rank_in_table(result: Prediction) -> tuple[bool, bool, Any]:
     """Sort key: what fits in memory first, asynchronous at the end of both, the fastest first."""
     return result.metrics.fits_memory is False, not result.synchronous, result.metrics.step_time_s
 

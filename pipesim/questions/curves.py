@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from pipesim.errors import InfeasibleError
 from pipesim.questions.compare import compare
 from pipesim.scenario import ResolvedScenario
+from pipesim.schedules import families
+
+SEARCHED = ("auto",)
+"""Schedules that are searched for seconds a point, so drawn only when asked for."""
 
 
 def bubble_curves(
@@ -24,7 +27,7 @@ def bubble_curves(
     scenario : ResolvedScenario
         Everything but the number of microbatches.
     names : sequence of str
-        Schedules; all by default.
+        Schedules; all but `SEARCHED` by default.
     counts : sequence of int
         Numbers of microbatches; by default p/2, p, 2p, 4p, 8p, 16p and the scenario's own.
     progress : Callable
@@ -42,18 +45,32 @@ def bubble_curves(
     """
     p, m = scenario.parallel.pipeline, scenario.batch.num_microbatches
     chosen = sorted(set(counts) or {max(1, p // 2), p, 2 * p, 4 * p, 8 * p, 16 * p, m})
+    names = names or [name for name in families() if name not in SEARCHED]
     curves: dict[str, list[tuple[int, float]]] = {}
     reason = ""
     for count in chosen:
         progress(f"m = {count}")
-        batch = replace(scenario.batch, num_microbatches=count)
         try:
-            results = compare(replace(scenario, batch=batch), names=names).results
+            results = compare(with_microbatches(scenario, count), names=names, timing="fast").results
         except InfeasibleError as error:
             reason = str(error)
             continue
         for result in results:
-            curves.setdefault(result.label, []).append((count, float(result.metrics.bubble_ratio)))
+            curves.setdefault(result.label, []).append((count, float(result.bubble_ratio)))
     if not curves:
         raise InfeasibleError(reason)
     return curves
+
+
+def with_microbatches(scenario: ResolvedScenario, count: int) -> ResolvedScenario:
+    """Change the number of microbatches of a step; a stated global batch grows with it.
+
+    Raises
+    ------
+    ScenarioError
+        As for a file with that number.
+    """
+    if scenario.batch.global_size is None or scenario.keys["batch"].get("global") is None:
+        return scenario.with_({"batch.microbatches": count})
+    samples = count * scenario.batch.micro * scenario.parallel.data
+    return scenario.with_({"batch.microbatches": None, "batch.global": samples})

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pipesim.costs import CostTable, build_costs
+from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
 from pipesim.errors import ScenarioError
 from pipesim.executor import CnnWorkload, FactoryWorkload, Run, Workload, execute, workload_from_scenario
@@ -19,10 +19,9 @@ from pipesim.executor.expected import expected_run_s, in_words
 from pipesim.ir import lower
 from pipesim.ir.actions import Lowered, Schedule
 from pipesim.metrics import StepMetrics, measure
-from pipesim.questions.run import read_schedule, shape_of
+from pipesim.prediction import schedule_of
 from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.resolved import DirectCosts
-from pipesim.schedules import family, generate
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,22 +163,6 @@ def check_runnable(scenario: ResolvedScenario, device: str) -> None:
             file=scenario.file,
             key="parallel.tensor",
         )
-
-
-def schedule_of(scenario: ResolvedScenario) -> Schedule:
-    """Generate or read the schedule that a scenario names; compute only.
-
-    Raises
-    ------
-    PipesimError
-        If the schedule does not go with the scenario's sizes.
-    """
-    if scenario.schedule.csv is not None:
-        return read_schedule(scenario, scenario.schedule.csv)
-    chosen = family(scenario.schedule.name or "")
-    shape = shape_of(scenario, chosen, options=scenario.schedule.options)
-    costs = build_costs(scenario, num_chunks=shape.num_chunks) if chosen.needs_costs else None
-    return generate(chosen.name, shape, costs)
 
 
 def workload_of(scenario: ResolvedScenario, schedule: Lowered, device: str, model: str | None) -> Workload:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from pipesim.errors import ScenarioError
-from pipesim.questions.run import Result, simulate_scenario
+from pipesim.prediction import Prediction, predict
 from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.resolved import Reliability
 
@@ -115,10 +115,10 @@ def goodput(scenario: ResolvedScenario) -> Goodput:
     PipesimError
         If the step cannot run, or takes no time.
     """
-    return goodput_of(simulate_scenario(scenario))
+    return goodput_of(predict(scenario))
 
 
-def goodput_of(result: Result) -> Goodput:
+def goodput_of(result: Prediction) -> Goodput:
     """Follow a result's steps over days under its scenario's reliability.
 
     Raises

@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from pipesim.errors import PipesimError
-from pipesim.questions.fast import CompiledEvaluator, ProgramCache
+from pipesim.prediction import Prediction, prepare
 from pipesim.questions.planning.space import recomputes
-from pipesim.questions.run import Result, simulate_named
 from pipesim.scenario import ResolvedScenario
 
 THIN_SHARE = 0.95
 """Above this share of a device's memory, an estimate a few per cent low decides whether a run fits."""
 
+Keys = Mapping[str, Any]
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Keys of the scenario with other values, and the peak memory they lead to."""
+    """Keys of the scenario with other values, the scenario that they make, and its peak memory."""
 
-    keys: dict[str, str]
+    keys: Keys
+    scenario: ResolvedScenario
     peak_memory_bytes: float
     fits: bool
 
     def __str__(self) -> str:
-        return ", ".join(f"{key}={value}" for key, value in self.keys.items())
+        return ", ".join(f"{key}={_shown(value)}" for key, value in self.keys.items())
 
 
-def changes_for_memory(result: Result) -> list[Change]:
-    """Try what takes less memory: one change at a time; recompute and optimizer together if none is enough.
+def changes_for_memory(result: Prediction) -> list[Change]:
+    """Try what takes less memory, the cheapest first: one change at a time; jointly if none is enough.
 
     Parameters
     ----------
-    result : Result
+    result : Prediction
         Of a model on a cluster; stated costs have no such changes.
 
     Returns
@@ -40,55 +43,69 @@ def changes_for_memory(result: Result) -> list[Change]:
     list of Change
         Those that fit; if none does, the one of least memory.
     """
-    tried = list(_tried(result, _single_changes(result.scenario)))
+    scenario = result.scenario
+    if scenario.cluster is None or scenario.schedule.csv is not None:
+        return []
+    tried = list(_tried(result, _single_changes(scenario)))
     fitting = [change for change in tried if change.fits]
     if not fitting:
-        tried += _tried(result, _joint_change(result.scenario))
+        tried += _tried(result, _joint_changes(scenario))
         fitting = [change for change in tried if change.fits]
     return fitting or sorted(tried, key=lambda change: change.peak_memory_bytes)[:1]
 
 
-def _tried(result: Result, variants: Iterator[tuple[dict[str, str], ResolvedScenario]]) -> Iterator[Change]:
+def _tried(result: Prediction, variants: Iterator[Keys]) -> Iterator[Change]:
     scenario, name = result.scenario, result.schedule.name
-    options = scenario.schedule.options if scenario.schedule.name == name else None
-    for keys, variant in variants:
-        plain = replace(variant, jitter=None, p2p_mode="overlapped")
+    options = scenario.schedule.options if scenario.schedule.name == name else {}
+    own = {"schedule": {"name": name, **options}, "parallel.virtual_stages": result.metrics.num_chunks}
+    for keys in variants:
         try:
-            metrics = simulate_named(
-                plain,
-                name,
-                num_chunks=result.metrics.num_chunks,
-                options=options,
-                engine=CompiledEvaluator(ProgramCache(), "compiled"),
-            ).metrics
+            changed = scenario.with_({**own, **keys})
+            peak_bytes, fits = prepare(changed).peak_memory
         except PipesimError:
             continue
-        if metrics.peak_memory_bytes is not None:
-            yield Change(keys, metrics.peak_memory_bytes, metrics.fits_memory is True)
+        if peak_bytes is not None:
+            yield Change(keys, changed, peak_bytes, fits is True)
 
 
-def _single_changes(scenario: ResolvedScenario) -> Iterator[tuple[dict[str, str], ResolvedScenario]]:
-    if scenario.cluster is None or scenario.schedule.csv is not None:
-        return
+def _single_changes(scenario: ResolvedScenario) -> Iterator[Keys]:
+    batch, parallel = scenario.batch, scenario.parallel
+    if parallel.tensor > 1 and not parallel.sequence_parallel and scenario.model is not None:
+        yield {"parallel.sequence_parallel": True}
+    if scenario.optimizer == "plain" and parallel.num_replicas > 1:
+        yield {"optimizer": "sharded"}
     levels = list(recomputes(scenario))
     for level in levels[levels.index(scenario.recompute) + 1 :] if scenario.recompute in levels else ():
-        yield {"recompute": level}, replace(scenario, recompute=level)
-    if scenario.optimizer == "plain" and scenario.parallel.num_replicas > 1:
-        yield {"optimizer": "sharded"}, replace(scenario, optimizer="sharded")
-    batch, parallel = scenario.batch, scenario.parallel
+        yield {"recompute": level}
     if batch.micro % 2 == 0:
-        halved = replace(batch, micro=batch.micro // 2, num_microbatches=2 * batch.num_microbatches)
-        yield {"batch.micro": str(halved.micro)}, replace(scenario, batch=halved)
+        yield {"batch.micro": batch.micro // 2, **_as_many_samples(scenario)}
     if parallel.data % 2 == 0 and scenario.layers.kind != "list":
-        deeper = replace(parallel, pipeline=2 * parallel.pipeline, data=parallel.data // 2)
-        batch = replace(batch, num_microbatches=2 * batch.num_microbatches)
-        keys = {"parallel.pipeline": str(deeper.pipeline), "parallel.data": str(deeper.data)}
-        yield keys, replace(scenario, parallel=deeper, batch=batch)
+        sizes = {"parallel.pipeline": 2 * parallel.pipeline, "parallel.data": parallel.data // 2}
+        yield {**sizes, **_as_many_samples(scenario)}
 
 
-def _joint_change(scenario: ResolvedScenario) -> Iterator[tuple[dict[str, str], ResolvedScenario]]:
-    if scenario.cluster is None or scenario.schedule.csv is not None:
-        return
-    if scenario.recompute != "full" and scenario.optimizer == "plain" and scenario.parallel.num_replicas > 1:
-        keys = {"recompute": "full", "optimizer": "sharded"}
-        yield keys, replace(scenario, recompute="full", optimizer="sharded")
+def _as_many_samples(scenario: ResolvedScenario) -> Keys:
+    """Where microbatches are stated and no global batch: twice as many, of half the samples at once."""
+    if scenario.keys["batch"].get("microbatches") is None:
+        return {}
+    return {"batch.microbatches": 2 * scenario.batch.num_microbatches}
+
+
+def _joint_changes(scenario: ResolvedScenario) -> Iterator[Keys]:
+    keys: dict[str, Any] = {}
+    if (
+        scenario.parallel.tensor > 1
+        and not scenario.parallel.sequence_parallel
+        and scenario.model is not None
+    ):
+        keys["parallel.sequence_parallel"] = True
+    if scenario.optimizer == "plain" and scenario.parallel.num_replicas > 1:
+        keys["optimizer"] = "sharded"
+    if len(keys) > 1:
+        yield dict(keys)
+    if scenario.recompute != "full" and keys:
+        yield {**keys, "recompute": "full"}
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.files import complete_file
-from pipesim.questions.fast import Evaluator
+from pipesim.prediction import Timing
 from pipesim.questions.grid import Axis, grid
 from pipesim.questions.journal import Journal
 from pipesim.questions.pool import Pool, num_workers_for
@@ -39,14 +39,14 @@ class Sweep:
         What varies; the first changes slowest.
     file : str, optional
         Where the scenario was read from.
-    evaluator : {"compiled", "engine"}, optional
-        What times every row; by default see `pipesim.questions.fast.predict`.
+    timing : {"fast", "engine", "compiled"}
+        What times every row; see `pipesim.prediction.predict`.
     """
 
     mapping: Mapping[str, Any]
     axes: tuple[Axis, ...]
     file: str | None = None
-    evaluator: Evaluator | None = None
+    timing: Timing = "fast"
 
     def tasks(self) -> list[RowTask]:
         """Give every row its task, in the order of the grid.
@@ -62,7 +62,7 @@ class Sweep:
         self._check_keys(points[0])
         file = None if self.file is None else str(Path(self.file).absolute())
         return [
-            RowTask(index, self.mapping, overrides, file, self.evaluator)
+            RowTask(index, self.mapping, overrides, file, self.timing)
             for index, overrides in enumerate(points)
         ]
 
@@ -87,7 +87,7 @@ class Sweep:
         from pipesim import __version__
 
         axes = [[list(axis.keys), [list(group) for group in axis.values]] for axis in self.axes]
-        content = json.dumps([__version__, self.mapping, axes, self.evaluator], sort_keys=True, default=str)
+        content = json.dumps([__version__, self.mapping, axes, self.timing], sort_keys=True, default=str)
         digest = hashlib.sha256(content.encode())
         folder = Path(self.file).parent if self.file else Path()
         texts = [text for axis in self.axes for group in axis.values for text in group]

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from pipesim.errors import PipesimError
-from pipesim.questions.fast import Evaluator, Prediction, ProgramCache, predict
+from pipesim.prediction import Prediction, Programs, Timing, predict
 from pipesim.scenario import ResolvedScenario, apply_overrides, parse_override, scenario_from_mapping
 
 _METRICS = (
@@ -36,7 +36,7 @@ class RowTask:
     mapping: Mapping[str, Any]
     overrides: tuple[str, ...]
     file: str | None
-    evaluator: Evaluator | None
+    timing: Timing
 
 
 def run_row(task: RowTask) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def run_row(task: RowTask) -> dict[str, Any]:
     """
     try:
         scenario = scenario_from_mapping(task.mapping, file=task.file, overrides=task.overrides)
-        prediction = predict(scenario, _cache(), task.evaluator)
+        prediction = predict(scenario, timing=task.timing, programs=_programs())
     except PipesimError as error:
         words = str(error).splitlines()[0].rstrip(":")
         return failed_row(task, words.removeprefix(f"{task.file}: "))
@@ -59,9 +59,9 @@ def run_row(task: RowTask) -> dict[str, Any]:
     return {
         **_configuration(task),
         **_inferred(scenario),
-        "schedule": prediction.result.metrics.schedule,
+        "schedule": prediction.metrics.schedule,
         "status": "ok",
-        "evaluator": prediction.evaluator,
+        "evaluator": prediction.timed_by.removesuffix(" alone"),
         **_metrics(prediction),
     }
 
@@ -72,9 +72,9 @@ def failed_row(task: RowTask, reason: str) -> dict[str, Any]:
 
 
 @cache
-def _cache() -> ProgramCache:
+def _programs() -> Programs:
     """Schedules that this process has generated."""
-    return ProgramCache()
+    return Programs()
 
 
 def _configuration(task: RowTask) -> dict[str, Any]:
@@ -129,11 +129,11 @@ def _inferred(scenario: ResolvedScenario) -> dict[str, Any]:
 
 
 def _metrics(prediction: Prediction) -> dict[str, Any]:
-    document = prediction.result.to_dict()
+    document = prediction.to_dict()
     columns = {name: document[name] for name in _METRICS}
-    tokens, num_gpus = document["tokens_per_s"], prediction.result.costs.num_gpus
+    tokens, num_gpus = document["tokens_per_s"], prediction.costs.num_gpus
     columns["tokens_per_s_per_gpu"] = None if tokens is None or not num_gpus else tokens / num_gpus
-    columns["memory_limit_bytes"] = prediction.result.costs.memory_limit_bytes
+    columns["memory_limit_bytes"] = prediction.costs.memory_limit_bytes
     for name in ("bubble_ratio", "peak_in_flight", "peak_memory_bytes"):
         of_ranks = [rank[name] for rank in document["ranks"]]
         columns[f"{name}_by_rank"] = None if None in of_ranks else " ".join(map(str, of_ranks))

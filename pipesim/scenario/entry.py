@@ -13,7 +13,11 @@ from pipesim.scenario.resolved import ResolvedScenario
 
 
 def load_scenario(
-    path: str | Path, overrides: Iterable[str] = (), *, uncut: bool = False
+    path: str | Path,
+    overrides: Iterable[str] = (),
+    *,
+    uncut: bool = False,
+    kind: type[ResolvedScenario] = ResolvedScenario,
 ) -> ResolvedScenario:
     """Read, check and resolve a scenario file.
 
@@ -27,6 +31,8 @@ def load_scenario(
         Where a model and a global batch are stated, leave out how they are cut (parallel sizes, micro-batch),
         for somebody who is about to choose: one device takes all, whatever the cluster, and `parallel` may be
         missing.
+    kind : type
+        `ResolvedScenario`, or a class of it.
 
     Returns
     -------
@@ -45,7 +51,7 @@ def load_scenario(
             f"is a cost table, not a scenario; name it in a scenario as costs: {{file: {name}}}",
             file=str(path),
         )
-    return scenario_from_mapping(mapping, file=str(path), overrides=overrides, uncut=uncut)
+    return scenario_from_mapping(mapping, file=str(path), overrides=overrides, uncut=uncut, kind=kind)
 
 
 def scenario_from_mapping(
@@ -54,6 +60,7 @@ def scenario_from_mapping(
     file: str | None = None,
     overrides: Iterable[str] = (),
     uncut: bool = False,
+    kind: type[ResolvedScenario] = ResolvedScenario,
 ) -> ResolvedScenario:
     """Check and resolve a scenario given as a mapping with the keys of a scenario file.
 
@@ -67,6 +74,8 @@ def scenario_from_mapping(
         ``KEY=VALUE`` each, as for `apply_overrides`.
     uncut : bool
         As for `load_scenario`.
+    kind : type
+        `ResolvedScenario`, or a class of it.
 
     Returns
     -------
@@ -83,14 +92,15 @@ def scenario_from_mapping(
     from pipesim.scenario.expand import expand
     from pipesim.scenario.notes import Notes
     from pipesim.scenario.problems import as_scenario_error
-    from pipesim.scenario.resolve import resolve
+    from pipesim.scenario.resolve import Source, resolve
     from pipesim.scenario.schema import keys_for
 
     stated = tuple(overrides)
     directory = Path(file).parent if file else Path()
     notes = Notes()
     try:
-        whole = expand(apply_overrides(mapping, stated), directory=directory, echo=notes.echo)
+        stated_keys = apply_overrides(mapping, stated)
+        whole = expand(stated_keys, directory=directory, echo=notes.echo)
         if uncut and "model" in whole and _has_global_batch(whole):
             whole.setdefault("parallel", {"pipeline": 1})
         schema = keys_for(whole)
@@ -98,7 +108,8 @@ def scenario_from_mapping(
             keys = schema.model_validate(whole)
         except ValidationError as error:
             raise as_scenario_error(error, schema, file=None) from None
-        return resolve(keys, file=file, directory=directory, notes=notes, uncut=uncut)
+        source = Source(stated_keys, file, directory)
+        return resolve(keys, source, notes=notes, uncut=uncut, kind=kind)
     except ScenarioError as error:
         if error.file is not None:
             raise

@@ -1,9 +1,9 @@
-"""``--set KEY=VALUE``: dotted paths into a scenario's mapping."""
+"""Dotted paths into a scenario's mapping: ``--set KEY=VALUE``, and changes that a program makes."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pipesim.errors import ScenarioError
@@ -45,24 +45,67 @@ def apply_overrides(mapping: Mapping[str, Any], overrides: Iterable[str]) -> dic
     result = copy.deepcopy(dict(mapping))
     for override in overrides:
         key, value = parse_override(override)
-        *parents, last = key.split(".")
-        here = result
-        for depth, part in enumerate(parents):
-            path = ".".join(parents[: depth + 1])
-            below = here.get(part)
-            if isinstance(below, str) and path in _NAMED:
-                below = {_NAMED[path]: below}
-            elif below is None:
-                below = {}
-            if not isinstance(below, dict):
-                raise ScenarioError(
-                    f"{path} is {below!r}, a single value, so nothing can be set below it",
-                    file=_label(override),
-                )
-            here[part] = below
-            here = below
-        here[last] = value
+        _put(result, key, value, label=_label(override))
     return result
+
+
+def apply_changes(mapping: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Set values in a copy of a scenario's mapping, as a program states them.
+
+    Parameters
+    ----------
+    mapping : Mapping
+        The scenario before validation; left as it is.
+    changes : Mapping
+        By dotted path. A mapping is laid over the section that is there, unless it names what it stands for
+        (a preset, a file, a schedule): then it takes the section's place. None takes a key away.
+
+    Raises
+    ------
+    ScenarioError
+        A path through a plain value.
+    """
+    result = copy.deepcopy(dict(mapping))
+    for key, value in changes.items():
+        for path, leaf in _leaves(key, value):
+            _put(result, path, copy.deepcopy(leaf), label=f"change of {path}")
+    return {key: _without_nothing(value) for key, value in result.items() if value is not None}
+
+
+def _without_nothing(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_nothing(below) for key, below in value.items() if below is not None}
+
+
+_NAMING = ("preset", "name", "hf", "torch", "csv", "file", "machine")
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, Mapping) or not value or any(name in value for name in _NAMING):
+        yield path, value
+        return
+    for key, below in value.items():
+        yield from _leaves(f"{path}.{key}", below)
+
+
+def _put(result: dict[str, Any], key: str, value: Any, *, label: str) -> None:
+    *parents, last = key.split(".")
+    here = result
+    for depth, part in enumerate(parents):
+        path = ".".join(parents[: depth + 1])
+        below = here.get(part)
+        if isinstance(below, str) and path in _NAMED:
+            below = {_NAMED[path]: below}
+        elif below is None:
+            below = {}
+        if not isinstance(below, dict):
+            raise ScenarioError(
+                f"{path} is {below!r}, a single value, so nothing can be set below it", file=label
+            )
+        here[part] = below
+        here = below
+    here[last] = value
 
 
 def parse_override(override: str) -> tuple[str, Any]:

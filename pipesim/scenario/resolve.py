@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.files import printable_stem
@@ -44,8 +45,22 @@ DEFAULT_SCHEDULE = "1f1b"
 _ONLY_WITH_MODEL = ("layers", "recompute", "optimizer", "efficiency", "precision")
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a scenario is read from: its mapping, the file, and where the names of files in it start."""
+
+    keys: Mapping[str, Any]
+    file: str | None
+    directory: Path
+
+
 def resolve(
-    keys: AnyScenarioKeys, *, file: str | None, directory: Path, notes: Notes, uncut: bool = False
+    keys: AnyScenarioKeys,
+    source: Source,
+    *,
+    notes: Notes,
+    uncut: bool = False,
+    kind: type[ResolvedScenario] = ResolvedScenario,
 ) -> ResolvedScenario:
     """Infer, check and convert.
 
@@ -53,13 +68,11 @@ def resolve(
     ----------
     keys : ScenarioKeys
         What the schema let through, references written out.
-    file : str, optional
-        Where the scenario was read from.
-    directory : Path
-        Where the file names inside it start.
+    source : Source
+        Where they come from.
     notes : Notes
         Receives what was inferred; ends in the scenario's `echo` and `warnings`.
-    uncut : bool
+    uncut, kind
         See `pipesim.scenario.load_scenario`.
 
     Returns
@@ -73,6 +86,7 @@ def resolve(
         With the key at fault, without the file.
     """
     _check_one_basis(keys)
+    file, directory = source.file, source.directory
     cluster = None if keys.cluster is None else resolve_cluster(keys.cluster, notes)
     uncut = uncut and keys.model is not None and keys.batch.global_size is not None
     if uncut:
@@ -118,7 +132,7 @@ def resolve(
     if keys.jitter is not None and not uncut:
         _check_ranks(keys.jitter.slow_ranks, parallel, "jitter.slow_ranks")
     costs, costs_file = _costs(keys.costs, directory) if keys.costs is not None else (None, None)
-    return ResolvedScenario(
+    return kind(
         name=keys.name or (printable_stem(file) if file else "scenario"),
         parallel=parallel,
         batch=batch,
@@ -144,6 +158,8 @@ def resolve(
         file=file,
         echo=notes.echo,
         warnings=tuple(notes.warnings),
+        keys=source.keys,
+        uncut=uncut,
     )
 
 

@@ -6,9 +6,11 @@ rates bytes or floating-point operations per second.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal, Self, cast
 
 RANK_ORDER = ("tp", "cp", "ep", "dp", "pp")
 """Megatron-LM's default: tensor-parallel devices are neighbours, pipeline ranks lie farthest apart."""
@@ -380,6 +382,52 @@ class ResolvedScenario:
     measured_step_time_s: float | None = None
     """What a step of this scenario took for real; the difference is shown as not explained."""
     torch_model: TorchModel | None = None
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    """What it was read from: the keys of a scenario file, overrides applied, references as they were."""
+    uncut: bool = False
+    """Read without the sizes into which model and batch are cut; see `pipesim.scenario.load_scenario`."""
+
+    def with_(self, changes: Mapping[str, Any] | None = None, /, **sections: Any) -> Self:
+        """Make another scenario, checked as a file is; this one stays as it is.
+
+        Parameters
+        ----------
+        changes : Mapping, optional
+            Values by dotted path, such as ``{"parallel.pipeline": 16}``.
+        **sections
+            The same by section, such as ``parallel={"pipeline": 16}`` or ``schedule="zb-v"``. A mapping is
+            laid over the section unless it names a preset, a file or a schedule, and then takes its place;
+            None takes a key away.
+
+        Raises
+        ------
+        ScenarioError
+            As for a file with these values.
+        """
+        return cast(Self, self._changed({**(changes or {}), **sections}, uncut=self.uncut))
+
+    def cut(self, changes: Mapping[str, Any]) -> Self:
+        """As `with_`, of a scenario that was read uncut: the changes say how it is cut."""
+        return cast(Self, self._changed(changes, uncut=False))
+
+    def _changed(self, changes: Mapping[str, Any], *, uncut: bool) -> ResolvedScenario:
+        from pipesim.scenario.entry import scenario_from_mapping
+        from pipesim.scenario.overrides import apply_changes
+
+        mapping = apply_changes(self.keys, changes)
+        return scenario_from_mapping(mapping, file=self.file, kind=type(self), uncut=uncut)
+
+    def save(self, path: str | Path) -> None:
+        """Write a file that loads as this scenario; names of files in it are relative to its folder.
+
+        Raises
+        ------
+        PipesimError
+            If it cannot be written.
+        """
+        from pipesim.scenario.writing import write_scenario
+
+        write_scenario(self, path)
 
     @property
     def optimizer_sharded(self) -> bool:

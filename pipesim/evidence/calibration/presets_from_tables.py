@@ -17,7 +17,6 @@ from pipesim.errors import ScenarioError
 from pipesim.evidence.calibration.least_squares import robust_fit
 from pipesim.evidence.published import (
     SETS,
-    Predictor,
     Row,
     halves,
     predict_row,
@@ -26,6 +25,7 @@ from pipesim.evidence.published import (
     with_parameters,
 )
 from pipesim.evidence.published.rows import in_hash_order
+from pipesim.prediction import Programs
 from pipesim.scenario import ResolvedScenario
 
 FloatArray = npt.NDArray[np.float64]
@@ -214,7 +214,7 @@ def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lam
     }
     first = [s for s in samples if id(s.row) in first_ids]
     other = [s for s in samples if id(s.row) not in first_ids]
-    problem = _Problem(recipe, Predictor())
+    problem = _Problem(recipe)
     progress("one half")
     on_first = problem.fit(first)
     progress("the other half")
@@ -272,10 +272,10 @@ def _folds(samples: Sequence[Sample]) -> list[set[int]]:
 class _Problem:
     """Errors as a function of the recipe's parameters."""
 
-    def __init__(self, recipe: Recipe, predictor: Predictor) -> None:
+    def __init__(self, recipe: Recipe) -> None:
         self.names = recipe.parameters
         self.sets_alike = recipe.sets_alike
-        self.predictor = predictor
+        self.programs = Programs()
 
     def named(self, values: Sequence[float]) -> dict[str, float]:
         return {name: float(value) for name, value in zip(self.names, values, strict=True)}
@@ -283,7 +283,13 @@ class _Problem:
     def errors(self, samples: Sequence[Sample], values: Sequence[float]) -> FloatArray:
         parameters = self.named(values)
         predicted = [
-            predict_row(SETS[s.set_name], s.row, with_parameters(s.scenario, parameters), self.predictor)
+            predict_row(
+                SETS[s.set_name].quantity,
+                s.row,
+                with_parameters(s.scenario, parameters),
+                self.programs,
+                contended=False,
+            )
             for s in samples
         ]
         return np.array(predicted) / [s.row.measured for s in samples] - 1

@@ -7,8 +7,8 @@ that remain give the error band of every other configuration.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.errors import ScenarioError
-from pipesim.evidence.published import Predictor
 from pipesim.evidence.published.tables import Line, read_table_file
+from pipesim.prediction import Programs, predict
 from pipesim.scenario import ResolvedScenario, load_scenario
-from pipesim.scenario.resolved import Efficiency
+from pipesim.scenario.resolved import Efficiency, Link
 from pipesim.units import parse_time_s
 
 FloatArray = npt.NDArray[np.float64]
@@ -35,7 +35,6 @@ IDENTIFIED_BELOW = 0.5
 _RATES = ("gemm", "gemm_fp8", "attention")
 _FARTHEST = 4
 """Spreads that a quantity may move."""
-_ROUNDS = 12
 _STEP = 1e-3
 
 
@@ -109,9 +108,21 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True)
 class StepCalibration:
-    """What a table of step times says of a cluster."""
+    """What a table of step times says of a cluster.
 
-    efficiency: Efficiency
+    Parameters
+    ----------
+    scenario : ResolvedScenario
+        That of the first measured line, on the cluster as calibrated: a file of it predicts these times.
+    inter_node_factor : float
+        On the bandwidth between nodes.
+    found : tuple of Found
+        Every quantity.
+    forecasts : tuple of Forecast
+        Every line.
+    """
+
+    scenario: ResolvedScenario
     inter_node_factor: float
     found: tuple[Found, ...]
     forecasts: tuple[Forecast, ...]
@@ -119,7 +130,7 @@ class StepCalibration:
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
-            "efficiency": self.efficiency_keys(),
+            "efficiency": dict(self.scenario.keys["efficiency"]),
             "inter_node_bandwidth_factor": self.inter_node_factor,
             "quantities": [
                 {
@@ -142,29 +153,6 @@ class StepCalibration:
                 }
                 for one in self.forecasts
             ],
-        }
-
-    def efficiency_keys(self) -> dict[str, Any]:
-        """``efficiency:`` keys of a scenario on this cluster."""
-        e = self.efficiency
-        return {
-            "name": e.name,
-            "gemm": round(e.gemm, 5),
-            "gemm_fp8": round(e.gemm_fp8, 5),
-            "attention": round(e.attention, 5),
-            "attention_kernel": e.attention_kernel,
-            "memory": round(e.memory, 5),
-            "layer_overhead": f"{1e3 * e.layer_overhead_s:.5g} ms",
-            "tensor_collective_factor": round(e.tensor_collective_factor, 5),
-            "intra_node_bandwidth_factor": e.intra_node_bandwidth_factor,
-            "unaligned_gemm": e.unaligned_gemm,
-            "grouped_gemm": e.grouped_gemm,
-            "overlap_slowdown": e.overlap_slowdown,
-            "loss_kernel": e.loss_kernel,
-            "weight_gradient_placeholders": e.weight_gradient_placeholders,
-            "step_overhead": f"{e.step_overhead_s:.6g} s",
-            "error_band": None if e.error_band is None else round(e.error_band, 4),
-            "source": e.source,
         }
 
 
@@ -228,84 +216,155 @@ def _seconds(cell: str, line: Line) -> float:
 def calibrate_steps(steps: Sequence[Step]) -> StepCalibration:
     """Calibrate the quantities to the measured steps and predict all of them.
 
-    The most probable values under independent normal spreads (Gauss-Newton), and from the curvature there
-    what spread is left.
+    The most probable values under independent normal spreads, within what a scenario may state, and from the
+    curvature there what spread is left. Where the measured steps lie farther off than that explains, the
+    bands are as wide as they lie off.
     """
+    from scipy.optimize import least_squares
+
     measured = [step for step in steps if step.step_time_s is not None]
-    problem = _Problem(min(step.step_time_s or 0.0 for step in measured))
-    target = np.log([step.step_time_s or 0.0 for step in measured])
-    values = np.zeros(len(QUANTITIES))
+    problem = _Problem(measured)
     spreads = np.array([quantity.spread for quantity in QUANTITIES])
-    for _ in range(_ROUNDS):
-        logs, jacobian = problem.logs_and_jacobian(measured, values)
-        normal = jacobian.T @ jacobian / REPEAT_SCATTER**2 + np.diag(1 / spreads**2)
-        gradient = jacobian.T @ (target - logs) / REPEAT_SCATTER**2 - values / spreads**2
-        values = np.clip(
-            values + np.linalg.solve(normal, gradient), -_FARTHEST * spreads, _FARTHEST * spreads
-        )
-    _, jacobian = problem.logs_and_jacobian(measured, values)
-    covariance = np.linalg.inv(jacobian.T @ jacobian / REPEAT_SCATTER**2 + np.diag(1 / spreads**2))
+    lower = np.maximum(-_FARTHEST * spreads, problem.least_values())
+    fit = least_squares(
+        problem.residuals, np.maximum(0.0, lower), jac=problem.jacobian, bounds=(lower, _FARTHEST * spreads)
+    )
+    values: FloatArray = fit.x
+    covariance = np.linalg.inv(fit.jac.T @ fit.jac)
     found = tuple(
         Found(quantity, problem.shown(quantity, value), float(np.sqrt(covariance[i, i])))
         for i, (quantity, value) in enumerate(zip(QUANTITIES, values.tolist(), strict=True))
     )
-    logs, jacobian = problem.logs_and_jacobian(steps, values)
-    variance = np.einsum("ij,jk,ik->i", jacobian, covariance, jacobian) + MODEL_SCATTER**2
-    nine_of_ten = 1.645 * np.sqrt(variance)
+    logs = problem.logs(steps, values)
+    slopes = problem.slopes(steps, values, logs)
+    variance = np.einsum("ij,jk,ik->i", slopes, covariance, slopes) + MODEL_SCATTER**2
+    misfit = max(
+        abs(log - np.log(step.step_time_s))
+        for log, step in zip(logs, steps, strict=True)
+        if step.step_time_s is not None
+    )
+    nine_of_ten = np.maximum(1.645 * np.sqrt(variance), misfit)
     forecasts = tuple(
         Forecast(step, *np.exp([log, log - band, log + band]).tolist())
         for step, log, band in zip(steps, logs, nine_of_ten, strict=True)
     )
-    changed = problem.scenario(measured[0].scenario, values)
-    assert changed.efficiency is not None
-    measured_bands = [band for step, band in zip(steps, nine_of_ten, strict=True) if step.step_time_s]
-    efficiency = replace(
-        changed.efficiency,
-        name=f"{changed.efficiency.name}, calibrated",
-        source=f"{len(measured)} measured step times, starting from {changed.efficiency.name}",
-        error_band=float(np.expm1(max(measured_bands))),
-        fitted=True,
-    )
-    return StepCalibration(efficiency, float(np.exp(values[4])), found, forecasts)
+    of_measured = [band for step, band in zip(steps, nine_of_ten, strict=True) if step.step_time_s]
+    first = measured[0].scenario
+    assert first.efficiency is not None
+    changes = problem.changes(first, values)
+    changes["efficiency"] |= {
+        "name": f"{first.efficiency.name}, calibrated",
+        "source": f"{len(measured)} measured step times, starting from {first.efficiency.name}",
+        "error_band": min(1.0, float(np.expm1(max(of_measured)))),
+    }
+    return StepCalibration(first.with_(changes), float(np.exp(values[4])), found, forecasts)
 
 
 class _Problem:
-    """Log step times as a function of the quantities, each 0 at its preset."""
+    """Log step times as a function of the quantities, each 0 at its preset.
 
-    def __init__(self, overhead_unit_s: float) -> None:
-        self.predictor = Predictor()
-        self.overhead_unit_s = overhead_unit_s
+    Overheads of a step are counted in the shortest measured step.
+    """
+
+    def __init__(self, measured: Sequence[Step]) -> None:
+        self.measured = measured
+        self.target = np.log([step.step_time_s or 0.0 for step in measured])
+        self.overhead_unit_s = min(step.step_time_s or 0.0 for step in measured)
+        self.spreads = np.array([quantity.spread for quantity in QUANTITIES])
+        self.programs = Programs()
 
     def shown(self, quantity: Quantity, value: float) -> float:
         return value * self.overhead_unit_s if quantity.name == "step_overhead" else float(np.exp(value))
 
-    def scenario(self, scenario: ResolvedScenario, values: FloatArray) -> ResolvedScenario:
+    def least_values(self) -> FloatArray:
+        """Values below which a scenario could not state them: no overhead is negative."""
+        presets = [step.scenario.efficiency for step in self.measured]
+        overhead_s = min(preset.step_overhead_s for preset in presets if preset is not None)
+        least = np.full(len(QUANTITIES), -np.inf)
+        least[[quantity.name for quantity in QUANTITIES].index("step_overhead")] = (
+            -overhead_s / self.overhead_unit_s
+        )
+        return least
+
+    def changes(self, scenario: ResolvedScenario, values: FloatArray) -> dict[str, Any]:
+        """Keys of a scenario on the cluster that the values describe."""
         speed, step_overhead, layer_overhead, collectives, inter_node = values.tolist()
         efficiency, cluster = scenario.efficiency, scenario.cluster
         assert efficiency is not None
         assert cluster is not None
         factor = float(np.exp(speed))
-        changed: Mapping[str, Any] = {
+        overhead_s = max(0.0, efficiency.step_overhead_s + step_overhead * self.overhead_unit_s)
+        layer_s = efficiency.layer_overhead_s * float(np.exp(layer_overhead)) / factor
+        keys = {
+            **efficiency_keys(efficiency, cluster.accelerator.name),
             **{name: min(1.0, getattr(efficiency, name) * factor) for name in _RATES},
-            "layer_overhead_s": efficiency.layer_overhead_s * float(np.exp(layer_overhead)) / factor,
+            "layer_overhead": f"{layer_s!r} s",
             "tensor_collective_factor": efficiency.tensor_collective_factor * float(np.exp(collectives)),
-            "step_overhead_s": efficiency.step_overhead_s + step_overhead * self.overhead_unit_s,
+            "step_overhead": f"{overhead_s!r} s",
         }
-        link = cluster.inter_node
-        link = replace(link, bytes_per_s=link.bytes_per_s * float(np.exp(inter_node)))
-        return replace(
-            scenario, efficiency=replace(efficiency, **changed), cluster=replace(cluster, inter_node=link)
-        )
+        changes: dict[str, Any] = {"efficiency": keys}
+        if cluster.num_nodes > 1:
+            changes["cluster.inter_node"] = link_keys(cluster.inter_node, float(np.exp(inter_node)))
+        return changes
 
     def logs(self, steps: Sequence[Step], values: FloatArray) -> FloatArray:
-        seconds = [self.predictor.step_time_s(self.scenario(step.scenario, values)) for step in steps]
-        return np.log(seconds)
+        seconds = [
+            predict(
+                step.scenario.with_(self.changes(step.scenario, values)),
+                timing="fast",
+                programs=self.programs,
+            ).step_time_s
+            for step in steps
+        ]
+        logs: FloatArray = np.log(np.array(seconds, float))
+        return logs
 
-    def logs_and_jacobian(self, steps: Sequence[Step], values: FloatArray) -> tuple[FloatArray, FloatArray]:
-        logs = self.logs(steps, values)
+    def slopes(self, steps: Sequence[Step], values: FloatArray, logs: FloatArray) -> FloatArray:
+        """Change of the logs for a change of each value, shape (steps, quantities)."""
         columns = []
         for index in range(len(values)):
             moved = values.copy()
             moved[index] += _STEP
             columns.append((self.logs(steps, moved) - logs) / _STEP)
-        return logs, np.stack(columns, axis=1)
+        return np.stack(columns, axis=1)
+
+    def residuals(self, values: FloatArray) -> FloatArray:
+        misfit = (self.logs(self.measured, values) - self.target) / REPEAT_SCATTER
+        return np.concatenate([misfit, values / self.spreads])
+
+    def jacobian(self, values: FloatArray) -> FloatArray:
+        slopes = self.slopes(self.measured, values, self.logs(self.measured, values))
+        return np.concatenate([slopes / REPEAT_SCATTER, np.diag(1 / self.spreads)])
+
+
+def efficiency_keys(efficiency: Efficiency, accelerator: str) -> dict[str, Any]:
+    """``efficiency:`` section of a scenario with a resolved set, fitted on one accelerator."""
+    stated = {field.name: getattr(efficiency, field.name) for field in fields(efficiency)}
+    for name in ("fitted", "layer_overhead_s", "step_overhead_s"):
+        del stated[name]
+    stated["layer_overhead"] = f"{efficiency.layer_overhead_s!r} s"
+    stated["step_overhead"] = f"{efficiency.step_overhead_s!r} s"
+    if efficiency.error_band is None:
+        del stated["error_band"]
+    return stated | {"fitted_on": [accelerator]}
+
+
+def link_keys(link: Link, factor: float) -> dict[str, Any]:
+    """Section of a scenario with a resolved link whose bandwidth is multiplied by a factor."""
+    keys: dict[str, Any] = {
+        "name": link.name,
+        "bandwidth": f"{float(link.nominal_bytes_per_s * factor)!r} B/s",
+        "efficiency": link.bytes_per_s / link.nominal_bytes_per_s,
+        "p2p_latency": f"{link.p2p_latency_s!r} s",
+        "hop_latency": f"{link.hop_latency_s!r} s",
+        "ramp": f"{link.ramp_s!r} s",
+        "source": link.source,
+        "date": link.date,
+    }
+    if link.switches is not None:
+        keys["in_network"] = {
+            "bandwidth": f"{link.switches.bytes_per_s!r} B/s",
+            "latency": f"{link.switches.latency_s!r} s",
+            "min_members": link.switches.min_members,
+        }
+    return keys

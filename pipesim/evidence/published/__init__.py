@@ -5,12 +5,11 @@ from pipesim.evidence.published.judge import (
     Judged,
     Report,
     judge,
-    predict_row,
     resolved,
     usable,
     with_parameters,
 )
-from pipesim.evidence.published.predict import Predictor
+from pipesim.evidence.published.quantities import predict_row
 from pipesim.evidence.published.rows import Row, halves
 from pipesim.evidence.published.sets import SETS, PublishedSet, published_set
 
@@ -18,7 +17,6 @@ __all__ = [
     "SETS",
     "Errors",
     "Judged",
-    "Predictor",
     "PublishedSet",
     "Report",
     "Row",

@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipesim.costs import build_costs
-from pipesim.evidence.published.collectives import collective_s
-from pipesim.evidence.published.predict import Predictor
+from pipesim.evidence.published.quantities import predict_row
 from pipesim.evidence.published.rows import Row, halves
 from pipesim.evidence.published.sets import PublishedSet
 from pipesim.evidence.published.zero_bubble import PASS_TIME_FACTOR
+from pipesim.prediction import Programs
 from pipesim.scenario import ResolvedScenario, scenario_from_mapping
 
 Role = Literal["fitted", "judged", "unseen", "left out"]
@@ -132,7 +131,7 @@ def judge(
     rows: Sequence[Row] | None = None,
     *,
     parameters: Mapping[str, float] | None = None,
-    predictor: Predictor | None = None,
+    programs: Programs | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
     """Predict the rows of a set.
@@ -145,12 +144,12 @@ def judge(
         Other rows of the same kind; by default the shipped ones. Others are no part of a fit.
     parameters : Mapping, optional
         Fields of the efficiency to try in place of the preset's.
-    predictor : Predictor, optional
-        One to share prepared schedules with.
+    programs : Programs, optional
+        Where schedules of other sets are found.
     progress : Callable
         Told the label of each row before it is predicted.
     """
-    predictor = predictor or Predictor()
+    programs = programs or Programs()
     own = rows is None
     rows = published.rows() if rows is None else rows
     in_fit = {id(row) for row in halves(usable(rows))[0]}
@@ -160,7 +159,7 @@ def judge(
         if row.scenario is None or row.left_out:
             judged.append(Judged(row, "left out", None, None))
             continue
-        predicted = predict_row(published, row, resolved(row, parameters), predictor)
+        predicted = predict_row(published.quantity, row, resolved(row, parameters), programs)
         role: Role = "unseen"
         if own and published.fitted is not None:
             role = "fitted" if id(row) in in_fit and not row.unexplained else "judged"
@@ -198,20 +197,6 @@ def with_parameters(scenario: ResolvedScenario, parameters: Mapping[str, float])
         return scenario
     changed: dict[str, Any] = dict(parameters)
     return replace(scenario, efficiency=replace(scenario.efficiency, **changed))
-
-
-def predict_row(published: PublishedSet, row: Row, scenario: ResolvedScenario, predictor: Predictor) -> float:
-    """Predict the set's quantity for a row, in its SI unit."""
-    if published.quantity == "step_time_s":
-        return predictor.step_time_s(scenario, steps_overlap=bool(row.extra.get("steps_overlap")))
-    if published.quantity == "peak_memory_bytes":
-        return predictor.peak_memory_bytes(scenario)
-    if published.quantity == "activation_bytes":
-        return predictor.layer_activation_bytes(scenario)
-    if published.quantity == "collective_time_s":
-        return collective_s(scenario, row)
-    costs = build_costs(scenario, num_chunks=scenario.parallel.virtual_stages)
-    return float(costs.forward_s[1] + costs.backward_s[1])
 
 
 def _rankings(judged: Sequence[Judged]) -> list[bool]:

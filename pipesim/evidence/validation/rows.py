@@ -14,7 +14,7 @@ from pipesim.executor import Run
 from pipesim.ir.actions import Lowered
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import StepMetrics, measure
-from pipesim.timing.engine import simulate
+from pipesim.prediction import replay
 
 FloatArray = npt.NDArray[np.float64]
 ENOUGH_STEPS = 3
@@ -123,7 +123,7 @@ def make_row(runs: Sequence[Run], costs: CostTable, *, calibrated_on: bool = Fal
         steps = [(run, step) for run in runs for step in range(run.num_steps)]
     timelines = [run.step(step) for run, step in steps]
     measured = [measure(timeline, compute, costs) for timeline in timelines]
-    prediction = simulate(lowered, costs)
+    prediction = replay(lowered, costs)
     predicted = measure(prediction, compute, costs)
     times = _numbers(measured, lambda step: step.step_time_s)
     middle = float(np.median(times))
@@ -163,8 +163,8 @@ def _numbers(steps: Sequence[StepMetrics], number: Callable[[StepMetrics], Any])
 
 
 def _replay_error(timeline: Timeline, costs: CostTable, lowered: Lowered) -> float:
-    replay = simulate(lowered, costs, durations=timeline.end_s - timeline.start_s)
-    return _makespan_s(replay) / _makespan_s(timeline) - 1
+    again = replay(lowered, costs, durations=timeline.end_s - timeline.start_s)
+    return _makespan_s(again) / _makespan_s(timeline) - 1
 
 
 def _makespan_s(timeline: Timeline) -> float:

@@ -20,8 +20,8 @@ from pipesim.executor.expected import expected_run_s, in_words
 from pipesim.executor.workload import num_chunks_of
 from pipesim.ir import lower
 from pipesim.ir.actions import Lowered, Op, Schedule
+from pipesim.prediction import shape_of
 from pipesim.questions.execution import workload_of
-from pipesim.questions.run import shape_of
 from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Family, family, generate
 

@@ -37,7 +37,6 @@ class CutTask:
 
     scenario: ResolvedScenario
     cut: Cut
-    global_size: int
     schedules: tuple[str, ...]
 
 
@@ -58,7 +57,7 @@ def bound_cut(task: CutTask) -> CutBounds:
     rejected: dict[str, int] = {}
     cut, model = task.cut, task.scenario.model
     assert model is not None
-    num_microbatches = task.global_size // (cut.micro * cut.data)
+    num_microbatches = (task.scenario.batch.global_size or 0) // (cut.micro * cut.data)
     levels = recomputes(task.scenario)
     limit_bytes = task.scenario.cluster.accelerator.memory_bytes if task.scenario.cluster else np.inf
     tables: dict[tuple[int, Recompute], CostTable | ScenarioError] = {}
@@ -88,7 +87,7 @@ def bound_cut(task: CutTask) -> CutBounds:
 
 def _costs_or_error(task: CutTask, num_chunks: int, recompute: Recompute) -> CostTable | ScenarioError:
     try:
-        return costs_of_cut(task.scenario, task.cut, num_chunks, recompute, task.global_size)
+        return costs_of_cut(task.scenario, task.cut, num_chunks, recompute)
     except ScenarioError as error:
         return error
 
@@ -121,9 +120,7 @@ class _Holding:
         return cls(None if one.placement is None else turns.T, peak)
 
 
-def costs_of_cut(
-    scenario: ResolvedScenario, cut: Cut, num_chunks: int, recompute: Recompute, global_size: int
-) -> CostTable:
+def costs_of_cut(scenario: ResolvedScenario, cut: Cut, num_chunks: int, recompute: Recompute) -> CostTable:
     """Cost table of a cut.
 
     Raises
@@ -131,8 +128,7 @@ def costs_of_cut(
     ScenarioError
         If the layers cannot be cut into its stages.
     """
-    cut_so = scenario_of(scenario, cut, num_chunks, recompute, global_size)
-    return build_costs(cut_so, num_chunks=num_chunks)
+    return build_costs(scenario_of(scenario, cut, num_chunks, recompute), num_chunks=num_chunks)
 
 
 def least_memory_bytes(costs: CostTable, one: Family, holding: _Holding) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pipesim.errors import InfeasibleError, ScenarioError
@@ -131,10 +131,10 @@ def smallest_cluster(
         raise ScenarioError("a deadline needs the number of tokens: --tokens", key="--deadline")
     tried: list[ClusterSize] = []
     for num_nodes in _sizes(max_nodes):
-        sized = replace(cluster, num_nodes=num_nodes)
+        num_gpus = num_nodes * cluster.gpus_per_node
         try:
             found = plan(
-                replace(scenario, cluster=sized),
+                scenario.with_({"cluster.num_nodes": num_nodes}),
                 top=top,
                 schedules=schedules,
                 num_workers=num_workers,
@@ -142,9 +142,9 @@ def smallest_cluster(
                 progress=lambda words, number=num_nodes: progress(f"{number} nodes: {words}"),  # type: ignore[misc]
             )
         except InfeasibleError as error:
-            tried.append(ClusterSize(num_nodes, sized.num_gpus, None, _reason(error)))
+            tried.append(ClusterSize(num_nodes, num_gpus, None, _reason(error)))
             continue
-        tried.append(ClusterSize(num_nodes, sized.num_gpus, found))
+        tried.append(ClusterSize(num_nodes, num_gpus, found))
         if deadline_s is None or num_tokens is None:
             return tried
         if Budget.of(found.choices[0], num_tokens).seconds <= deadline_s:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from pipesim.questions.run import Result
-from pipesim.questions.step_breakdown import mean_of_parts
+from pipesim.prediction import Prediction
+from pipesim.prediction.step_breakdown import mean_of_parts
 
 _COMMUNICATION = ("tensor_parallel_s", "other_exchanges_s", "exposed_p2p_s", "exposed_collective_s")
 
@@ -45,7 +45,7 @@ class Losses:
         return asdict(self)
 
 
-def losses_of(result: Result) -> Losses:
+def losses_of(result: Prediction) -> Losses:
     """Attribute a result's step time."""
     parts = result.breakdown
     recompute = float(mean_of_parts(result.schedule, result.costs, ("recompute",)))

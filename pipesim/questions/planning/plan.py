@@ -1,30 +1,33 @@
-"""The search: all cuts bounded, the most promising candidates timed, the best confirmed by the engine."""
+"""The search: every configuration bounded, the most promising refined until no other can be better.
+
+Each configuration has a lower bound of its engine time: at first a closed form, then its own order's time
+where nothing contends. Always the one of least bound is refined: timed if it was not, else confirmed by the
+engine. When as many are confirmed as are wanted and every other bound exceeds the slowest of them, nothing
+that is left can be among them.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
+from pipesim.prediction import Prediction
 from pipesim.questions.planning.bounds import Bound, CutTask, bound_cut
-from pipesim.questions.planning.losses import Losses, losses_of
-from pipesim.questions.planning.space import Candidate, enumerate_cuts, scenario_of
-from pipesim.questions.planning.timing import Timed, group_by_shape, time_shape
+from pipesim.questions.planning.losses import Losses
+from pipesim.questions.planning.refinement import Confirmed, Refinement
+from pipesim.questions.planning.space import Candidate, changes_of, enumerate_cuts
+from pipesim.questions.planning.timing import Timed
 from pipesim.questions.pool import Pool, num_workers_for
-from pipesim.questions.run import Result, simulate_scenario
 from pipesim.scenario import ResolvedScenario
-from pipesim.scenario.resolved import Cluster, ScheduleChoice, Transformer
+from pipesim.scenario.resolved import Cluster, Transformer
 from pipesim.schedules import families, family
 
 DEFAULT_TOP = 5
-NUM_TIMED_AT_LEAST = 2048
-"""Candidates timed before the bounds may end the search; in their order."""
-_ROUND = 512
 _CUTS_A_WORKER = 40
 
 
@@ -36,10 +39,12 @@ class Choice:
     ----------
     candidate : Candidate
         Which one.
-    result : Result
-        Of the engine.
-    compiled_step_time_s : float
-        What the compiled evaluator said, by which the candidate came this far.
+    changes : dict
+        Keys of the scenario that it sets; None: takes away.
+    result : Prediction
+        Of the engine; its scenario is the configuration, as a file would state it.
+    least_step_s : float
+        Its step where nothing contends.
     losses : Losses
         Where its step goes.
     kwh_per_step : float, optional
@@ -49,8 +54,9 @@ class Choice:
     """
 
     candidate: Candidate
-    result: Result
-    compiled_step_time_s: float
+    changes: dict[str, Any]
+    result: Prediction
+    least_step_s: float
     losses: Losses
     kwh_per_step: float | None
     pareto: bool = True
@@ -89,11 +95,7 @@ class Choice:
 
     def overrides(self) -> list[str]:
         """List what to give to ``--set`` for this configuration in the scenario's own file."""
-        c = self.configuration()
-        axes = ("pipeline", "tensor", "context", "expert", "data", "virtual_stages", "sequence_parallel")
-        words = [f"parallel.{axis}={str(c[axis]).lower()}" for axis in axes]
-        words += [f"batch.global={c['global_batch']}", f"batch.micro={c['micro_batch']}"]
-        return [*words, f"recompute={c['recompute']}", f"schedule={self.candidate.schedule}"]
+        return [f"{key}={_shown(value)}" for key, value in self.changes.items()]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -106,10 +108,16 @@ class Choice:
             "kwh_per_step": self.kwh_per_step,
             "losses": self.losses.to_dict(),
             "evaluator": "engine",
-            "compiled_step_time_s": self.compiled_step_time_s,
+            "least_step_s": self.least_step_s,
             "pareto": self.pareto,
             "overrides": self.overrides(),
         }
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +137,12 @@ class Plan:
     choices : tuple of Choice
         The fastest first.
     timed : tuple of Timed
-        Everything that was timed, the fastest first; compiled.
+        Everything that was timed, by its least step.
+    num_certain : int
+        So many of the choices, from the first on, that no other configuration of the space is faster under
+        this model; errors of the model and ties within its band are another matter.
+    reason : str
+        Why not all are certain; empty if they are.
     """
 
     scenario: ResolvedScenario
@@ -138,6 +151,18 @@ class Plan:
     num_outrun: int
     choices: tuple[Choice, ...]
     timed: tuple[Timed, ...]
+    num_certain: int
+    reason: str = ""
+
+    @property
+    def certain(self) -> bool:
+        """Whether every choice is certain."""
+        return self.num_certain == len(self.choices)
+
+    @property
+    def best(self) -> ResolvedScenario:
+        """The fastest configuration, as a scenario."""
+        return self.choices[0].result.scenario
 
     @property
     def num_infeasible(self) -> int:
@@ -150,15 +175,12 @@ class Plan:
             "num_evaluated": self.num_evaluated,
             "num_infeasible": self.num_infeasible,
             "num_outrun": self.num_outrun,
+            "certain": self.certain,
+            "num_certain": self.num_certain,
+            "not_certain_because": self.reason,
             "rejected": self.rejected,
             "results": [choice.to_dict() for choice in self.choices],
         }
-
-
-@dataclass(frozen=True, slots=True)
-class _Finalist:
-    scenario: ResolvedScenario
-    timed: Timed
 
 
 def plan(
@@ -168,6 +190,7 @@ def plan(
     schedules: Sequence[str] = (),
     num_workers: int | None = None,
     executor: Executor | None = None,
+    time_limit_s: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Plan:
     """Find the fastest configurations of a scenario's model and batch on its cluster that fit in memory.
@@ -186,6 +209,8 @@ def plan(
         Processes; by default as many as there are cores and work for.
     executor : concurrent.futures.Executor, optional
         Runs the work in place of processes.
+    time_limit_s : float, optional
+        Refine no further after so many seconds; the plan says what is certain by then.
     progress : Callable
         Told what runs next.
 
@@ -198,53 +223,67 @@ def plan(
     InfeasibleError
         If nothing fits.
     """
-    model, cluster, global_size = basis_of(scenario)
+    started = time.monotonic()
+    model, cluster, _ = basis_of(scenario)
     names = schedules_for_plan(schedules)
-    space = enumerate_cuts(scenario, model, cluster, global_size)
+    space = enumerate_cuts(scenario, model, cluster)
     rejected: Counter[str] = Counter(space.rejected)
     workers = num_workers or num_workers_for(len(space.cuts), tasks_each=_CUTS_A_WORKER)
     with Pool(workers, executor) as pool:
         progress(f"{len(space.cuts)} cuts")
-        tasks = [CutTask(scenario, cut, global_size, names) for cut in space.cuts]
         bounds: list[Bound] = []
-        for done in pool.run(bound_cut, tasks):
+        for done in pool.run(bound_cut, [CutTask(scenario, cut, names) for cut in space.cuts]):
             if done.value is None:
                 raise PipesimError(f"a configuration {done.lost}")
             bounds += done.value.bounds
             rejected.update(done.value.rejected)
-        timed: list[Timed] = []
-        num_bounds = len(bounds)
-        while some := _next(bounds, timed, top):
-            progress(f"{num_bounds - len(bounds)} of {num_bounds} configurations")
-            for shape in pool.run(time_shape, group_by_shape(scenario, global_size, some)):
-                if shape.value is None:
-                    raise PipesimError(f"a configuration {shape.lost}")
-                timed += shape.value.timed
-                rejected.update(shape.value.rejected)
-        timed.sort(key=lambda one: (one.step_time_s, one.candidate.sort_key()))
-        if not timed:
-            raise InfeasibleError(_nothing_fits(cluster, rejected))
-        progress("confirming")
-        choices: list[Choice] = []
-        for first in range(0, len(timed), 2 * top):
-            finalists = [_finalist(scenario, one, global_size) for one in timed[first : first + 2 * top]]
-            for confirmed in pool.run(_confirm, finalists):
-                if isinstance(confirmed.value, Choice):
-                    choices.append(confirmed.value)
-                else:
-                    rejected[confirmed.value or confirmed.lost or ""] += 1
-            if len(choices) >= top:
+        search = Refinement(scenario, bounds, top, pool, workers)
+        late = time_limit_s is not None
+        while search.refine(progress):
+            if late and time.monotonic() - started > (time_limit_s or 0.0):
                 break
-    if not choices:
+    rejected.update(search.rejected)
+    if not search.confirmed:
+        if search.num_left:
+            raise InfeasibleError(f"nothing was confirmed within {time_limit_s:g} s; allow more time")
         raise InfeasibleError(_nothing_fits(cluster, rejected))
-    choices.sort(key=lambda choice: (choice.step_time_s, choice.candidate.sort_key()))
+    chosen = search.confirmed[:top]
+    num_certain, reason = _certainty(scenario, search, len(chosen), time_limit_s)
     return Plan(
         scenario=scenario,
-        num_evaluated=len(timed),
+        num_evaluated=len(search.timed),
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
-        num_outrun=len(bounds),
-        choices=_with_pareto(choices[:top]),
-        timed=tuple(timed),
+        num_outrun=search.num_untimed,
+        choices=_with_pareto([_choice(scenario, one, cluster) for one in chosen]),
+        timed=tuple(sorted(search.timed, key=lambda one: (one.least_step_s, one.candidate.sort_key()))),
+        num_certain=num_certain,
+        reason=reason,
+    )
+
+
+def _certainty(
+    scenario: ResolvedScenario, search: Refinement, num_chosen: int, time_limit_s: float | None
+) -> tuple[int, str]:
+    """Count the choices that nothing left can be faster than, and say why not all are."""
+    if scenario.jitter is not None and scenario.jitter.random:
+        return 0, "times are drawn at random, so nothing bounds them"
+    num_certain = search.num_certain(num_chosen)
+    reason = "" if num_certain == num_chosen else f"the time limit of {time_limit_s:g} s ended the search"
+    return num_certain, reason
+
+
+def _choice(scenario: ResolvedScenario, one: Confirmed, cluster: Cluster) -> Choice:
+    candidate, power_w = one.timed.candidate, cluster.accelerator.tdp_w
+    kwh = None if power_w is None else power_w * cluster.num_gpus * float(one.prediction.step_time_s) / 3.6e6
+    return Choice(
+        candidate=candidate,
+        changes=changes_of(
+            scenario, candidate.cut, candidate.num_chunks, candidate.recompute, candidate.schedule
+        ),
+        result=one.prediction,
+        least_step_s=one.timed.least_step_s,
+        losses=one.losses,
+        kwh_per_step=kwh,
     )
 
 
@@ -288,50 +327,6 @@ def schedules_for_plan(names: Sequence[str]) -> tuple[str, ...]:
                 )
         return tuple(dict.fromkeys(one.name for one in chosen))
     return tuple(one.name for one in families().values() if one.synchronous and not one.needs_costs)
-
-
-def _next(bounds: list[Bound], timed: Sequence[Timed], top: int) -> list[Bound]:
-    """Take the next candidates to time out of `bounds`; none once the finalists are certain.
-
-    First those that could be among the finalists, the most promising first. Then, up to a number that shows
-    the field around them, those that are the least work.
-    """
-    worst_s = sorted(one.step_time_s for one in timed)[2 * top - 1] if len(timed) >= 2 * top else np.inf
-    promising = [bound for bound in bounds if bound.least_step_s <= worst_s]
-    if promising:
-        some = sorted(promising, key=lambda bound: (bound.least_step_s, bound.candidate.sort_key()))[:_ROUND]
-    else:
-        left = max(0, NUM_TIMED_AT_LEAST - len(timed))
-        some = sorted(bounds, key=lambda bound: (bound.num_actions, bound.candidate.sort_key()))[:left]
-    taken = set(some)
-    bounds[:] = [bound for bound in bounds if bound not in taken]
-    return some
-
-
-def _finalist(scenario: ResolvedScenario, timed: Timed, global_size: int) -> _Finalist:
-    one = timed.candidate
-    cut_so = scenario_of(scenario, one.cut, one.num_chunks, one.recompute, global_size)
-    return _Finalist(replace(cut_so, schedule=ScheduleChoice(one.schedule)), timed)
-
-
-def _confirm(finalist: _Finalist) -> Choice | str:
-    """Run the engine; the reason in words where the schedule cannot run after all."""
-    try:
-        result = simulate_scenario(finalist.scenario)
-    except PipesimError as error:
-        return str(error).splitlines()[0].rstrip(":")
-    if result.metrics.fits_memory is False:
-        return "does not fit in memory"
-    cluster = finalist.scenario.cluster
-    assert cluster is not None
-    step_s, power_w = float(result.metrics.step_time_s), cluster.accelerator.tdp_w
-    return Choice(
-        candidate=finalist.timed.candidate,
-        result=result,
-        compiled_step_time_s=finalist.timed.step_time_s,
-        losses=losses_of(result),
-        kwh_per_step=None if power_w is None else power_w * cluster.num_gpus * step_s / 3.6e6,
-    )
 
 
 def _with_pareto(choices: Sequence[Choice]) -> tuple[Choice, ...]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario import ResolvedScenario
-from pipesim.scenario.notes import Notes
-from pipesim.scenario.resolve_sizes import check_cut, resolve_batch, resolve_parallel
 from pipesim.scenario.resolved import Cluster, Transformer
-from pipesim.scenario.schema import BatchKeys, ParallelKeys
 from pipesim.schedules import Family
 
 Recompute = Literal["none", "selective", "full"]
@@ -77,9 +74,7 @@ class Space:
     rejected: Counter[str] = field(default_factory=Counter)
 
 
-def enumerate_cuts(
-    scenario: ResolvedScenario, model: Transformer, cluster: Cluster, global_size: int
-) -> Space:
+def enumerate_cuts(scenario: ResolvedScenario, model: Transformer, cluster: Cluster) -> Space:
     """List the cuts that use every device of the cluster.
 
     Sizes of axes are divisors of the number of devices; micro is a power of two. Tensor parallelism stays
@@ -96,7 +91,7 @@ def enumerate_cuts(
                     for micro in _powers_of_two(MAX_MICRO):
                         cut = Cut(pipeline, tensor, context, expert, data, micro)
                         try:
-                            scenario_of(scenario, cut, 1, "none", global_size)
+                            scenario_of(scenario, cut, 1, "none")
                         except ScenarioError as error:
                             space.rejected[f"{error.key} does not divide the model or the batch"] += 1
                         else:
@@ -104,46 +99,47 @@ def enumerate_cuts(
     return space
 
 
-def scenario_of(
-    scenario: ResolvedScenario, cut: Cut, num_chunks: int, recompute: Recompute, global_size: int
-) -> ResolvedScenario:
-    """Put a cut into a scenario, checked by the rules that a scenario file is checked by.
+def changes_of(
+    scenario: ResolvedScenario, cut: Cut, num_chunks: int, recompute: Recompute, schedule: str
+) -> dict[str, Any]:
+    """Keys that a configuration sets in a scenario, by dotted path; None takes a key of the scenario away.
 
     Sequence parallelism goes with tensor parallelism where the sequence allows it; the microbatch group size
     is left to the schedule.
+    """
+    model, stated = scenario.model, scenario.keys
+    assert model is not None
+    shares_sequence = cut.tensor > 1 and model.seq_length % (cut.tensor * cut.context) == 0
+    changes: dict[str, Any] = {
+        "parallel.pipeline": cut.pipeline,
+        "parallel.tensor": cut.tensor,
+        "parallel.context": cut.context,
+        "parallel.expert": cut.expert,
+        "parallel.data": cut.data,
+        "parallel.virtual_stages": num_chunks,
+        "parallel.sequence_parallel": shares_sequence,
+        "batch.global": scenario.batch.global_size,
+        "batch.micro": cut.micro,
+        "recompute": recompute,
+        "schedule": schedule,
+    }
+    for section, key in (("parallel", "microbatch_group_size"), ("batch", "microbatches")):
+        if (stated.get(section) or {}).get(key) is not None:
+            changes[f"{section}.{key}"] = None
+    return changes
+
+
+def scenario_of(
+    scenario: ResolvedScenario, cut: Cut, num_chunks: int, recompute: Recompute, schedule: str = "1f1b"
+) -> ResolvedScenario:
+    """Put a configuration into a scenario, checked as a scenario file is.
 
     Raises
     ------
     ScenarioError
-        If the cut breaks a rule.
+        If it breaks a rule.
     """
-    model, cluster = scenario.model, scenario.cluster
-    assert model is not None
-    assert cluster is not None
-    notes = Notes()
-    shares_sequence = cut.tensor > 1 and model.seq_length % (cut.tensor * cut.context) == 0
-    keys = ParallelKeys(
-        pipeline=cut.pipeline,
-        tensor=cut.tensor,
-        context=cut.context,
-        expert=cut.expert,
-        data=cut.data,
-        virtual_stages=num_chunks,
-        sequence_parallel=shares_sequence,
-        rank_order="-".join(scenario.parallel.rank_order),
-    )
-    parallel = resolve_parallel(keys, cluster, notes)
-    batch_keys = BatchKeys.model_validate({"global": global_size, "micro": cut.micro})
-    batch = resolve_batch(batch_keys, parallel.data, has_samples=True, notes=notes)
-    check_cut(model, parallel, scenario.layers, notes)
-    return replace(
-        scenario,
-        parallel=parallel,
-        batch=batch,
-        recompute=recompute,
-        echo={**scenario.echo, **notes.echo},
-        warnings=tuple(notes.warnings),
-    )
+    return scenario.cut(changes_of(scenario, cut, num_chunks, recompute, schedule))
 
 
 def chunk_counts(model: Transformer, pipeline: int, family: Family) -> list[int]:

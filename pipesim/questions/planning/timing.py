@@ -7,22 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pipesim.costs.copies import with_mirrored_copies
-from pipesim.ir.actions import Schedule
-from pipesim.metrics import memory_by_row
-from pipesim.questions.planning.bounds import DOES_NOT_FIT, Bound, costs_of_cut
-from pipesim.questions.planning.space import Candidate
+from pipesim.errors import PipesimError
+from pipesim.prediction import Programs, least_step_s, prepare
+from pipesim.questions.planning.bounds import DOES_NOT_FIT, Bound
+from pipesim.questions.planning.space import Candidate, scenario_of
 from pipesim.scenario import ResolvedScenario
-from pipesim.schedules import Shape, family
-from pipesim.timing.longest_path.step_program import StepProgram
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A candidate that fits, and its step where nothing contends."""
+    """A candidate that fits, and what its step takes at least: its time where nothing contends."""
 
     candidate: Candidate
-    step_time_s: float
+    least_step_s: float
     peak_memory_bytes: float
 
 
@@ -31,7 +28,6 @@ class ShapeTask:
     """Candidates with equal numbers of ranks, chunks and microbatches."""
 
     scenario: ResolvedScenario
-    global_size: int
     bounds: tuple[Bound, ...]
 
     @property
@@ -48,21 +44,45 @@ class ShapeTimes:
     rejected: dict[str, int]
 
 
-def group_by_shape(scenario: ResolvedScenario, global_size: int, bounds: list[Bound]) -> list[ShapeTask]:
+def group_by_shape(scenario: ResolvedScenario, bounds: list[Bound]) -> list[ShapeTask]:
     """Make one task a shape, the largest first."""
     groups: dict[tuple[int, int, int], list[Bound]] = {}
     for bound in bounds:
         candidate = bound.candidate
         key = (candidate.cut.pipeline, candidate.num_chunks, bound.num_microbatches)
         groups.setdefault(key, []).append(bound)
-    tasks = [ShapeTask(scenario, global_size, tuple(group)) for group in groups.values()]
+    tasks = [ShapeTask(scenario, tuple(group)) for group in groups.values()]
     return sorted(tasks, key=lambda task: -task.num_actions)
 
 
 def time_shape(task: ShapeTask) -> ShapeTimes:
     """Generate each schedule of the shape once, and time and weigh every candidate in it."""
+    programs = Programs()
+    timed: list[Timed] = []
+    rejected: dict[str, int] = {}
     with _without_collection():
-        return _time_shape(task)
+        for candidate in (bound.candidate for bound in task.bounds):
+            try:
+                one, reason = _timed(task.scenario, candidate, programs), DOES_NOT_FIT
+            except PipesimError as error:
+                one, reason = None, str(error).splitlines()[0].rstrip(":")
+            if one is None:
+                rejected[reason] = rejected.get(reason, 0) + 1
+            else:
+                timed.append(one)
+    return ShapeTimes(tuple(timed), rejected)
+
+
+def _timed(scenario: ResolvedScenario, candidate: Candidate, programs: Programs) -> Timed | None:
+    """Time a candidate; None where it does not fit."""
+    cut_so = scenario_of(
+        scenario, candidate.cut, candidate.num_chunks, candidate.recompute, candidate.schedule
+    )
+    prepared = prepare(cut_so, programs=programs)
+    peak_bytes, fits = prepared.peak_memory
+    if fits is False:
+        return None
+    return Timed(candidate, least_step_s(prepared), peak_bytes or 0.0)
 
 
 @contextmanager
@@ -75,35 +95,3 @@ def _without_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-def _time_shape(task: ShapeTask) -> ShapeTimes:
-    first = task.bounds[0]
-    shape = Shape(first.candidate.cut.pipeline, first.candidate.num_chunks, first.num_microbatches)
-    by_schedule: dict[str, list[Candidate]] = {}
-    for bound in task.bounds:
-        by_schedule.setdefault(bound.candidate.schedule, []).append(bound.candidate)
-    costs = {
-        (one.cut, one.recompute): costs_of_cut(
-            task.scenario, one.cut, one.num_chunks, one.recompute, task.global_size
-        )
-        for one in (bound.candidate for bound in task.bounds)
-    }
-    tied_embedding = any(table.tied_embedding is not None for table in costs.values())
-    timed: list[Timed] = []
-    num_too_large = 0
-    for name, candidates in by_schedule.items():
-        # The shape's rules have been checked, and what the registry makes of it is valid, as tests say.
-        schedule = Schedule.from_orders(name, family(name).order(shape))
-        program = StepProgram.of(schedule, tied_embedding=tied_embedding)
-        sends_block = task.scenario.p2p_mode == "send-blocking" and not program.schedule.joined.any()
-        for candidate in candidates:
-            table = costs[candidate.cut, candidate.recompute]
-            if program.schedule.holds_stages_twice:
-                table = with_mirrored_copies(table, shape.num_ranks)
-            peak = float(memory_by_row(program.schedule, table).max())
-            if table.memory_limit_bytes is not None and peak > table.memory_limit_bytes:
-                num_too_large += 1
-            else:
-                timed.append(Timed(candidate, program.step_time_s(table, sends_block=sends_block), peak))
-    return ShapeTimes(tuple(timed), {DOES_NOT_FIT: num_too_large} if num_too_large else {})

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipesim.errors import ScenarioError
-from pipesim.metrics import measure
-from pipesim.questions.run import Engine, Result
+from pipesim.prediction.prepared import Prepared
+from pipesim.prediction.road import predict_prepared
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Repeats:
     slowdown: float
 
 
-def repeat(result: Result, num_repeats: int) -> Repeats:
-    """Run a result's schedule over and over with other draws.
+def repeat(prepared: Prepared, num_repeats: int) -> Repeats:
+    """Run a schedule over and over with other draws.
 
     Parameters
     ----------
-    result : Result
-        Of a scenario with jitter. Where only some ranks are slow and nothing is drawn, one repeat will do.
+    prepared : Prepared
+        In a scenario with jitter. Where only some ranks are slow and nothing is drawn, one repeat will do.
     num_repeats : int
         At least 1.
 
@@ -62,7 +62,7 @@ def repeat(result: Result, num_repeats: int) -> Repeats:
     ScenarioError
         If nothing differs from step to step.
     """
-    scenario, schedule, costs = result.scenario, result.schedule, result.costs
+    scenario = prepared.scenario
     if num_repeats < 1:
         raise ScenarioError(f"found {num_repeats}; at least 1 is needed", key="--repeats")
     if scenario.jitter is None or (num_repeats > 1 and not scenario.jitter.random):
@@ -71,15 +71,12 @@ def repeat(result: Result, num_repeats: int) -> Repeats:
             file=scenario.file,
             key="jitter",
         )
-    metrics = [
-        measure(Engine(number).timeline(scenario, schedule, costs), schedule, costs)
-        for number in range(num_repeats)
-    ]
-    even = Engine().timeline(replace(scenario, jitter=None), schedule, costs)
-    times = [float(one.step_time_s) for one in metrics]
+    drawn = [predict_prepared(prepared, repeat=number) for number in range(num_repeats)]
+    even = predict_prepared(replace(prepared, scenario=scenario.with_(jitter=None)))
+    times = [float(one.step_time_s) for one in drawn]
     return Repeats(
         num_repeats=num_repeats,
         step_time_s=Percentiles.of(times),
-        bubble_ratio=Percentiles.of([float(one.bubble_ratio) for one in metrics]),
-        slowdown=float(np.mean(times)) / float(measure(even, schedule, costs).step_time_s),
+        bubble_ratio=Percentiles.of([float(one.bubble_ratio) for one in drawn]),
+        slowdown=float(np.mean(times)) / float(even.step_time_s),
     )

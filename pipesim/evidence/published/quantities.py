@@ -1,0 +1,75 @@
+"""What a published row measured, predicted on the one road."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipesim.costs import build_costs
+from pipesim.costs.transformer.memory import stage_activations
+from pipesim.costs.transformer.model import layers_per_stage
+from pipesim.costs.transformer.setting import layer_setting
+from pipesim.evidence.published.collectives import collective_s
+from pipesim.evidence.published.rows import Quantity, Row
+from pipesim.ir import held
+from pipesim.metrics import longest_own_step_s
+from pipesim.prediction import Prepared, Programs, Timing, needs_engine, predict_prepared, prepare
+from pipesim.scenario import ResolvedScenario
+
+
+def predict_row(
+    quantity: Quantity,
+    row: Row,
+    scenario: ResolvedScenario,
+    programs: Programs,
+    *,
+    contended: bool = True,
+) -> float:
+    """Predict a row's quantity, in its SI unit.
+
+    Parameters
+    ----------
+    quantity : str
+        What was measured.
+    row : Row
+        For what a quantity needs beside the scenario.
+    scenario : ResolvedScenario
+        The row's, with the parameters to try.
+    programs : Programs
+        Where schedules of earlier rows are found.
+    contended : bool
+        False leaves out that traffic meets on wires, where nothing else needs the engine: for the many rounds
+        of a fit, which is judged with it.
+
+    Raises
+    ------
+    PipesimError
+        As `pipesim.prediction.predict`.
+    """
+    if quantity == "collective_time_s":
+        return collective_s(scenario, row)
+    if quantity == "layer_time_s":
+        costs = build_costs(scenario, num_chunks=scenario.parallel.virtual_stages)
+        return float(costs.forward_s[1] + costs.backward_s[1])
+    prepared = prepare(scenario, programs=programs)
+    if quantity == "peak_memory_bytes":
+        return prepared.peak_memory[0] or 0.0
+    if quantity == "activation_bytes":
+        return _layer_activation_bytes(prepared)
+    timing: Timing = "fast" if contended or needs_engine(prepared) else "compiled"
+    prediction = predict_prepared(prepared, timing=timing)
+    if row.extra.get("steps_overlap"):
+        return longest_own_step_s(prediction.events)
+    return float(prediction.step_time_s)
+
+
+def _layer_activation_bytes(prepared: Prepared) -> float:
+    """Weigh what the layers of a device of the first rank keep in flight, without embedding and head."""
+    scenario, schedule = prepared.scenario, prepared.schedule
+    assert scenario.model is not None
+    assert scenario.cluster is not None
+    assert scenario.efficiency is not None
+    setting = layer_setting(scenario, scenario.model, scenario.cluster, scenario.efficiency)
+    counts = layers_per_stage(scenario, setting, schedule.num_stages)
+    kept = [stage_activations(setting, count, first=False, last=False).held for count in counts]
+    in_flight = held(schedule, np.array(kept), prepared.costs.released_at_input_gradient)
+    return float(in_flight[schedule.rows_of(0)].max())

@@ -1,0 +1,27 @@
+"""The one road from a scenario to its numbers: nothing else picks what times a schedule, or its costs."""
+
+from pipesim.prediction.prepared import Prepared, prepare
+from pipesim.prediction.programs import Programs
+from pipesim.prediction.repeats import Repeats, repeat
+from pipesim.prediction.result import Asynchrony, Prediction
+from pipesim.prediction.road import Timing, least_step_s, needs_engine, predict, predict_prepared, replay
+from pipesim.prediction.schedule_source import load_csv, schedule_of, shape_of
+
+__all__ = [
+    "Asynchrony",
+    "Prediction",
+    "Prepared",
+    "Programs",
+    "Repeats",
+    "Timing",
+    "least_step_s",
+    "load_csv",
+    "needs_engine",
+    "predict",
+    "predict_prepared",
+    "prepare",
+    "repeat",
+    "replay",
+    "schedule_of",
+    "shape_of",
+]

@@ -1,0 +1,121 @@
+"""A schedule and what it costs in a scenario, before anything is timed: weight versions, copies, shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pipesim.costs import CostTable, build_costs
+from pipesim.costs.copies import with_mirrored_copies
+from pipesim.errors import ScheduleError
+from pipesim.ir.actions import Schedule
+from pipesim.metrics import fits_memory, peak_memory_by_rank
+from pipesim.prediction.programs import Laid, Programs
+from pipesim.prediction.result import Asynchrony
+from pipesim.prediction.schedule_source import read_schedule, shape_of
+from pipesim.scenario import ResolvedScenario
+from pipesim.schedules import Family, Shape, family
+from pipesim.timing.longest_path import StepProgram
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """All that a prediction is made of but the times.
+
+    Parameters
+    ----------
+    scenario : ResolvedScenario
+        What was asked.
+    laid : Laid
+        The schedule.
+    costs : CostTable
+        For the schedule: with every version of the weights and both copies of the model.
+    shape : Shape, optional
+        What the schedule was generated for; None of a CSV.
+    asynchrony : Asynchrony, optional
+        None where all microbatches see the same weights.
+    notes : tuple of str
+        Frameworks that would refuse the schedule at this shape.
+    """
+
+    scenario: ResolvedScenario
+    laid: Laid
+    costs: CostTable
+    shape: Shape | None
+    asynchrony: Asynchrony | None
+    notes: tuple[str, ...]
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule, compute only."""
+        return self.laid.schedule
+
+    @property
+    def program(self) -> StepProgram:
+        """All of a step that the schedule's order decides, for the compiled evaluator."""
+        return self.laid.program(tied_embedding=self.costs.tied_embedding is not None)
+
+    @property
+    def peak_memory(self) -> tuple[float | None, bool | None]:
+        """Bytes of the fullest device, and whether every rank's fit; None as in `StepMetrics`."""
+        by_rank = peak_memory_by_rank(self.schedule, self.costs)
+        return None if by_rank is None else max(by_rank), fits_memory(by_rank, self.costs)
+
+
+def prepare(
+    scenario: ResolvedScenario,
+    name: str | None = None,
+    *,
+    num_chunks: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    programs: Programs | None = None,
+) -> Prepared:
+    """Put a schedule and a scenario together; the parameters are those of `pipesim.prediction.predict`.
+
+    Raises
+    ------
+    PipesimError
+        If the schedule does not go with the scenario's sizes, or cannot run.
+    """
+    programs = programs or Programs()
+    if name is None and scenario.schedule.csv is not None:
+        schedule = read_schedule(scenario, scenario.schedule.csv)
+        costs = build_costs(scenario, num_chunks=schedule.num_stages // schedule.num_ranks)
+        return Prepared(scenario, Laid(schedule), _costs_of(scenario, schedule, costs, None), None, None, ())
+    if name is None:
+        name, options = scenario.schedule.name or "", scenario.schedule.options
+    chosen = family(name)
+    shape = shape_of(scenario, chosen, num_chunks=num_chunks, options=options)
+    chosen.check(shape)
+    costs = build_costs(scenario, num_chunks=shape.num_chunks)
+    laid = programs.of_shape(chosen.name, shape, costs)
+    asynchrony = None if chosen.synchronous else _asynchrony(chosen, shape, costs)
+    notes = tuple(f"{r.framework}: {r.words}" for r in chosen.refusals if r.refuses(shape))
+    costs = _costs_of(scenario, laid.schedule, costs, asynchrony)
+    return Prepared(scenario, laid, costs, shape, asynchrony, notes)
+
+
+def _asynchrony(chosen: Family, shape: Shape, costs: CostTable) -> Asynchrony:
+    ranks = range(shape.num_ranks)
+    versions, late, period = chosen.weight_versions, chosen.staleness, chosen.steady_period_s
+    return Asynchrony(
+        weight_versions=tuple(versions(shape, rank) if versions else 1 for rank in ranks),
+        staleness=tuple(late(shape, rank) if late else 0 for rank in ranks),
+        steady_period_s=period(shape, costs) if period else None,
+    )
+
+
+def _costs_of(
+    scenario: ResolvedScenario, schedule: Schedule, costs: CostTable, asynchrony: Asynchrony | None
+) -> CostTable:
+    if schedule.num_slices > 1 and scenario.torch_model is not None and costs.tokens_per_step is None:
+        raise ScheduleError(
+            f"{schedule.name} cuts the sequence into slices, and {scenario.torch_model.name} has none"
+        )
+    if asynchrony is not None:
+        # One stage a rank; every version is a copy of the weights.
+        costs = replace(costs, weight_bytes=costs.weight_bytes * np.array(asynchrony.weight_versions))
+    return with_mirrored_copies(costs, schedule.num_ranks) if schedule.holds_stages_twice else costs

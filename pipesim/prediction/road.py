@@ -1,0 +1,196 @@
+"""`predict`: the only place that decides what times a schedule, and under which conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal
+
+import numpy.typing as npt
+
+from pipesim.costs import CostTable
+from pipesim.costs.network.fabric import UnlikeReplicasError
+from pipesim.costs.variation import vary
+from pipesim.errors import ScenarioError
+from pipesim.ir import lower
+from pipesim.ir.actions import Lowered
+from pipesim.ir.timeline import Timeline
+from pipesim.metrics import measure
+from pipesim.prediction.prepared import Prepared, prepare
+from pipesim.prediction.programs import Programs
+from pipesim.prediction.result import Prediction, TimedBy
+from pipesim.scenario import ResolvedScenario
+from pipesim.timing.engine import simulate
+
+Timing = Literal["engine", "fast", "compiled"]
+"""The engine; the compiled evaluator where it gives the engine's numbers, else the engine; the compiled
+evaluator as if nothing shared a wire, refused where more than that keeps it from the engine's numbers."""
+
+ALONE = "timed as if nothing shared a wire"
+
+
+def predict(
+    scenario: ResolvedScenario,
+    name: str | None = None,
+    *,
+    num_chunks: int | None = None,
+    options: Mapping[str, Any] | None = None,
+    timing: Timing = "engine",
+    programs: Programs | None = None,
+) -> Prediction:
+    """Predict one step.
+
+    Parameters
+    ----------
+    scenario : ResolvedScenario
+        Sizes and costs.
+    name : str, optional
+        A schedule of the registry; by default the schedule that the scenario names, with its options.
+    num_chunks : int, optional
+        Chunks a rank; by default the schedule's own number, else the scenario's.
+    options : Mapping, optional
+        Settings of the schedule that is named.
+    timing : {"engine", "fast", "compiled"}
+        What times it; see `Timing`.
+    programs : Programs, optional
+        Where schedules of earlier predictions are found.
+
+    Raises
+    ------
+    PipesimError
+        If the schedule does not go with the scenario's sizes, or cannot run.
+    """
+    prepared = prepare(scenario, name, num_chunks=num_chunks, options=options, programs=programs)
+    return predict_prepared(prepared, timing=timing)
+
+
+def predict_prepared(prepared: Prepared, *, timing: Timing = "engine", repeat: int = 0) -> Prediction:
+    """Time what `prepare` put together.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        Schedule and costs.
+    timing : {"engine", "fast", "compiled"}
+        As for `predict`.
+    repeat : int
+        Which of many steps, where the scenario has jitter; the same number draws the same step.
+
+    Raises
+    ------
+    ScenarioError
+        If it is to be compiled and cannot be.
+    DeadlockError
+        If transfers block and the ranks wait for each other for ever.
+    """
+    timeline, timed_by = None, None
+    if timing != "engine":
+        timeline, timed_by = _compiled(prepared, shares_wires=timing == "fast")
+    if timeline is None or timed_by is None:
+        timeline, timed_by = _by_engine(prepared, repeat), "engine"
+    return Prediction(
+        scenario=prepared.scenario,
+        schedule=prepared.schedule,
+        costs=prepared.costs,
+        events=timeline,
+        metrics=measure(timeline, prepared.schedule, prepared.costs),
+        asynchrony=prepared.asynchrony,
+        notes=prepared.notes,
+        shape=prepared.shape,
+        timed_by=timed_by,
+    )
+
+
+def least_step_s(prepared: Prepared) -> float:
+    """Seconds that the engine does not go below: the step where no traffic meets, times are not drawn.
+
+    Equal to the engine's where `needs_engine` names nothing and no wire is shared. Where gradients are
+    reduced beside computations it counts none of that; blocking transfers count as free. With random jitter
+    it bounds nothing, for a draw may be faster than the mean.
+    """
+    scenario, costs, program = prepared.scenario, prepared.costs, prepared.program
+    sends_block = scenario.p2p_mode == "send-blocking" and not prepared.schedule.joined.any()
+    if costs.gradient_buckets is None:
+        seconds = program.step_time_s(costs, sends_block=sends_block)
+    else:
+        spans = program.prepared.evaluate_costs(costs, sends_block=sends_block)
+        seconds = float(spans.makespan) + max(program.optimizer_s(costs))
+    factors = () if scenario.jitter is None else scenario.jitter.slow_ranks.values()
+    return float(seconds) * min(1.0, *factors, 1.0)
+
+
+def replay(lowered: Lowered, costs: CostTable, durations: npt.NDArray[Any] | None = None) -> Timeline:
+    """Run a lowered schedule under given costs, or with each row's own duration, as a run measured them.
+
+    Parameters
+    ----------
+    lowered : Lowered
+        What ran.
+    costs : CostTable
+        For its stages.
+    durations : array, shape (rows,), optional
+        Seconds of each row in place of what the costs say.
+    """
+    return simulate(lowered, costs, durations=durations)
+
+
+def needs_engine(prepared: Prepared) -> tuple[str, str] | None:
+    """Key of the scenario, and the reason, for which only the engine gives a schedule's numbers.
+
+    Shared wires apart, which show only in the timeline.
+    """
+    scenario, costs = prepared.scenario, prepared.costs
+    if scenario.p2p_mode == "blocking":
+        return "network.p2p", "blocking transfers need the engine"
+    if scenario.p2p_mode == "send-blocking" and prepared.schedule.joined.any():
+        return "network.p2p", "sends that block beside overlapped pairs need the engine"
+    if scenario.jitter is not None:
+        return "jitter", "jitter needs the engine"
+    if costs.gradient_buckets is not None:
+        key = "parallel.overlap_gradients"
+        return key, "gradients that are reduced beside computations need the engine"
+    if costs.host is not None:
+        return "costs.file", "time that the host takes between computations needs the engine"
+    if costs.forward_s.dtype == object:
+        return "costs", "exact fractions need the engine"
+    return None
+
+
+def _compiled(prepared: Prepared, *, shares_wires: bool) -> tuple[Timeline | None, TimedBy | None]:
+    reason = needs_engine(prepared)
+    if reason is not None:
+        if shares_wires:
+            return None, None
+        raise ScenarioError(reason[1], file=prepared.scenario.file, key=reason[0])
+    scenario, costs, program = prepared.scenario, prepared.costs, prepared.program
+    timeline = program.timeline(costs, sends_block=scenario.p2p_mode == "send-blocking")
+    if scenario.network_mode == "ideal" or not program.contends(timeline, costs):
+        return timeline, "compiled"
+    return (None, None) if shares_wires else (timeline, "compiled alone")
+
+
+def _by_engine(prepared: Prepared, repeat: int) -> Timeline:
+    """Simulate one step; where one replica cannot stand for all, all, of which the slowest is returned."""
+    scenario, costs = prepared.scenario, prepared.costs
+    receive: Literal["early", "late"] = "late" if scenario.p2p_mode == "blocking" else "early"
+    lowered = lower(prepared.schedule, receive=receive, tied_embedding=costs.tied_embedding is not None)
+    run = partial(simulate, lowered, costs, p2p=scenario.p2p_mode, network=scenario.network_mode)
+
+    def varied(num_replicas: int) -> dict[str, Any]:
+        if scenario.jitter is None:
+            return {}
+        drawn = {"seed": scenario.seed, "repeat": repeat}
+        return vary(lowered, costs, scenario.jitter, num_replicas=num_replicas, **drawn)._asdict()
+
+    num_replicas = scenario.parallel.data
+    if scenario.jitter is None or not scenario.jitter.random:
+        with suppress(UnlikeReplicasError):
+            return run(**varied(1))
+    return _slowest_replica(run(num_replicas=num_replicas, **varied(num_replicas)))
+
+
+def _slowest_replica(timeline: Timeline) -> Timeline:
+    """Rows of the replica whose computations end last."""
+    computing = timeline.select(timeline.compute)
+    return timeline.select(timeline.replica == computing.replica[computing.end_s.argmax()])

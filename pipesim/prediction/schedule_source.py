@@ -1,0 +1,118 @@
+"""Where a scenario's schedule comes from: the registry, or a CSV of actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipesim.costs import build_costs
+from pipesim.errors import ScenarioError, ScheduleError
+from pipesim.files import printable_stem
+from pipesim.ir import validate
+from pipesim.ir.actions import Schedule
+from pipesim.scenario import ResolvedScenario
+from pipesim.schedules import Family, Shape, family, generate
+
+GROUP_SIZE = "microbatch_group_size"
+
+
+def shape_of(
+    scenario: ResolvedScenario,
+    chosen: Family,
+    *,
+    num_chunks: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Shape:
+    """Shape of a schedule in a scenario.
+
+    Parameters
+    ----------
+    scenario : ResolvedScenario
+        Sizes; the schedule it names is not looked at.
+    chosen : Family
+        The schedule.
+    num_chunks : int, optional
+        Chunks a rank; by default the schedule's own number, else the scenario's.
+    options : Mapping, optional
+        Settings of the schedule. A stated microbatch group size goes to every schedule that takes one.
+    """
+    options = dict(options or {})
+    if scenario.parallel.microbatch_group_size is not None and GROUP_SIZE in chosen.options:
+        options.setdefault(GROUP_SIZE, scenario.parallel.microbatch_group_size)
+    return Shape(
+        num_ranks=scenario.parallel.pipeline,
+        num_chunks=num_chunks or chosen.chunks or scenario.parallel.virtual_stages,
+        num_microbatches=scenario.batch.num_microbatches,
+        options=options,
+    )
+
+
+def schedule_of(scenario: ResolvedScenario) -> Schedule:
+    """Generate or read the schedule that a scenario names; compute only.
+
+    Raises
+    ------
+    PipesimError
+        If the schedule does not go with the scenario's sizes.
+    """
+    if scenario.schedule.csv is not None:
+        return read_schedule(scenario, scenario.schedule.csv)
+    chosen = family(scenario.schedule.name or "")
+    shape = shape_of(scenario, chosen, options=scenario.schedule.options)
+    costs = build_costs(scenario, num_chunks=shape.num_chunks) if chosen.needs_costs else None
+    return generate(chosen.name, shape, costs)
+
+
+def read_schedule(scenario: ResolvedScenario, path: str) -> Schedule:
+    """Read a CSV of actions that must fit the scenario's ranks and microbatches.
+
+    Raises
+    ------
+    ScenarioError
+        If the file cannot be read or its sizes are others than the scenario's.
+    ScheduleError
+        If the schedule is malformed.
+    """
+    schedule = load_csv(path)
+    for what, found, expected in (
+        ("ranks", schedule.num_ranks, scenario.parallel.pipeline),
+        ("microbatches", schedule.num_microbatches, scenario.batch.num_microbatches),
+    ):
+        if found != expected:
+            raise ScenarioError(f"has {found} {what}, the scenario has {expected}", file=path)
+    if schedule.num_stages % schedule.num_ranks:
+        raise ScenarioError(
+            f"has {schedule.num_stages} stages on {schedule.num_ranks} ranks; a multiple is needed, "
+            "since costs are those of as many stages on every rank",
+            file=path,
+        )
+    return schedule
+
+
+def load_csv(path: str | Path) -> Schedule:
+    """Read and validate a CSV of actions; derived communication in it is dropped and derived anew.
+
+    Raises
+    ------
+    ScenarioError
+        If the file cannot be read.
+    ScheduleError
+        If the schedule is malformed.
+    """
+    try:
+        schedule = Schedule.from_csv(read_csv_text(path), name=printable_stem(path)).compute_only()
+        validate(schedule)
+    except ScheduleError as error:
+        raise type(error)(f"{path}: {error}") from None
+    return schedule
+
+
+def read_csv_text(path: str | Path) -> str:
+    """Read a text file; raise `ScenarioError` where that cannot be done."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ScenarioError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except UnicodeDecodeError:
+        raise ScenarioError("is not text; expected a CSV of actions", file=str(path)) from None
