@@ -38,7 +38,7 @@ def descendants() -> dict[int, str]:
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                names[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+                names[int(entry.name)] = (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
             except OSError:
                 continue
             parents.setdefault(int(fields[1]), []).append(int(entry.name))

@@ -123,4 +123,6 @@ def loopback_store(port: int, timeout: timedelta) -> TCPStore:
             wait_for_workers=False,
             timeout=timeout,
             master_listen_fd=listener.detach(),
+            # The libuv server of torch 2.6 takes no socket that is handed to it.
+            use_libuv=False,
         )
