@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pickle
+import signal
 import socket
 import struct
 import subprocess
@@ -138,6 +139,26 @@ def test_a_run_on_one_machine_is_not_to_be_reached_from_another(verb: str) -> No
         for _, port in found:
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection((address, port), timeout=5).close()
+
+
+@needs_proc
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_run_that_is_ended_leaves_no_process(number: signal.Signals, status: int) -> None:
+    before = set(descendants())
+    arguments = ["-m", "pipesim", "execute", str(SCENARIOS / "teaching.yaml"), *LONG]
+    with running(*arguments) as process:
+        until_all_listen(process, 1 + 4, before)
+        started = set(descendants()) - before
+        assert len(started) == 1 + 1 + 4
+        process.send_signal(number)
+        output, _ = process.communicate(timeout=WAIT_S)
+        assert process.returncode == status
+    if number == signal.SIGINT:
+        assert output.splitlines()[1:] == ["pipesim: interrupted"]
+    deadline = time.monotonic() + WAIT_S
+    while any(Path(f"/proc/{pid}").exists() for pid in started):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_only_the_interface_of_nccl_may_be_the_users() -> None:
