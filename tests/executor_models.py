@@ -73,6 +73,11 @@ def never_built() -> PipelineModel:
     return PipelineModel([lambda: nn.Linear(WIDTH, WIDTH), build], vectors, nn.functional.mse_loss)
 
 
+def first_never_built() -> PipelineModel:
+    model = never_built()
+    return PipelineModel(list(reversed(model.layers)), vectors, nn.functional.mse_loss)
+
+
 def mismatched() -> PipelineModel:
     layers = [lambda: nn.Linear(WIDTH, 5), lambda: nn.Linear(WIDTH, WIDTH)]
     return PipelineModel(layers, vectors, nn.functional.mse_loss)

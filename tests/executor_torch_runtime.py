@@ -17,6 +17,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from pipesim.executor import FactoryWorkload
+from pipesim.executor.board import loopback_store
 from pipesim.executor.models import build_model, build_stage, sample
 from pipesim.schedules import Shape, generate
 
@@ -62,7 +63,7 @@ def main() -> None:
     rank = 1 if os.fork() == 0 else 0
     timeout = timedelta(seconds=30)
     if rank == 0:
-        store = dist.TCPStore("127.0.0.1", 0, RANKS, is_master=True, wait_for_workers=False, timeout=timeout)
+        store = loopback_store(0, timeout)
         os.write(writing, store.port.to_bytes(4, "big"))
     else:
         port = int.from_bytes(os.read(reading, 4), "big")

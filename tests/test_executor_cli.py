@@ -7,12 +7,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
+from pipesim.cli import main
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError
 from pipesim.executor import read_run
@@ -108,3 +110,17 @@ def test_where_every_step_was_disturbed_all_count(capsys: pytest.CaptureFixture[
         assert any("every step was disturbed, so all are counted" in line for line in lines) == (
             disturbed == 2
         )
+
+
+def test_ctrl_c_while_modules_load_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Loading:
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "pipesim.cli.app", Loading())
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 130
+    assert capsys.readouterr() == ("", "pipesim: interrupted\n")

@@ -38,7 +38,7 @@ def descendants() -> dict[int, str]:
         if entry.name.isdigit():
             try:
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                names[int(entry.name)] = (entry / "cmdline").read_text().replace("\0", " ")
+                names[int(entry.name)] = (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
             except OSError:
                 continue
             parents.setdefault(int(fields[1]), []).append(int(entry.name))
@@ -150,8 +150,13 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 TORCHRUN_RANK = """
-import sys
+import pickle, sys
+import torch
+import torch.distributed.distributed_c10d as torch_objects
 from test_executor_failures import *
+torch.optim.SGD([torch.zeros(1)])  # imports much of torch, which takes part of pickle to build on
+# Whatever comes over a socket, nothing of it may be unpickled.
+pickle.load = pickle.loads = pickle.Unpickler = torch_objects._unpickler = None
 try:
     mlp = FactoryWorkload("executor_models:mlp")
     run = execute(SCHEDULE, mlp, num_steps=2, stall_timeout_s=float(sys.argv[1]))
@@ -161,11 +166,11 @@ except ExecutionError as error:
 """
 
 
-def under_torchrun(processes: range, stall_s: float) -> list[str]:
+def under_torchrun(processes: range, stall_s: float, **variables: str) -> list[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} | variables
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", TORCHRUN_RANK, str(stall_s)],

@@ -2,7 +2,10 @@
 
 Run as ``python -m pipesim.executor.launcher DESCRIPTOR NUM_PROCESSES STALL_S THREADS``; it talks through the
 connection with that file descriptor. Nothing survives it: it kills and reaps its ranks whenever it ends, and
-it ends when the caller does, because the connection then closes.
+it ends when the caller does.
+
+Objects travel pickled only through pairs of connected sockets without a name, handed from parent to child:
+nobody else can reach those. What does listen carries none; see `pipesim.executor.board`.
 """
 
 from __future__ import annotations
@@ -20,15 +23,18 @@ from collections.abc import Iterator
 from datetime import timedelta
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
 from torch.distributed import TCPStore
 
+from pipesim.executor.board import Board, loopback_store, new_key
 from pipesim.executor.job import BUILDING, Job, RankError
 from pipesim.executor.worker import Worker, connect
 
 _POLL_S = 0.2
+_LOOK_S = 1.0
 _GRACE_S = 0.5
 """After a first failure, how long to listen for its cause: peers of a dead rank may be heard of first."""
 _CELLS = 3
@@ -46,20 +52,19 @@ class Ranks:
         self.cells = memoryview(self._memory).cast("q")
         self.pipes: list[Connection] = []
         self.pids: list[int] = []
+        key = new_key()
         for process in range(num_processes):
             ours, theirs = Pipe()
             pid = os.fork()
             if pid == 0:
                 for other in (*self.pipes, ours, caller):
                     other.close()
-                _serve_jobs(process, num_processes, theirs, self.cells, stall_s, threads)
+                _serve_jobs(process, num_processes, theirs, self.cells, key, stall_s, threads)
             theirs.close()
             self.pipes.append(ours)
             self.pids.append(pid)
         # Only now: a process must not be forked while the store's thread holds a lock.
-        self.store = TCPStore(
-            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=stall_s)
-        )
+        self.store = loopback_store(0, timedelta(seconds=stall_s))
         for pipe in self.pipes:
             with contextlib.suppress(OSError):
                 pipe.send(self.store.port)
@@ -152,7 +157,13 @@ class Ranks:
 
 
 def _serve_jobs(
-    process: int, num_processes: int, pipe: Connection, cells: memoryview, stall_s: float, threads: int
+    process: int,
+    num_processes: int,
+    pipe: Connection,
+    cells: memoryview,
+    key: bytes,
+    stall_s: float,
+    threads: int,
 ) -> NoReturn:
     """Life of a rank: jobs until the pipe closes."""
     try:
@@ -170,7 +181,7 @@ def _serve_jobs(
         )
         # The launcher watches for standstill, so gloo's own timeout only has to be no shorter.
         connect(store, process, num_processes, timeout_s=4 * stall_s, cuda=torch.cuda.is_available())
-        worker = Worker(process, num_processes, store, progress, local_index=process)
+        worker = Worker(process, num_processes, Board(store, key), progress, local_index=process)
         while True:
             job = pickle.loads(pipe.recv_bytes())
             try:
@@ -191,11 +202,25 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
 
 
+def _end_with_caller() -> None:
+    """Look now and then whether the caller is there, also where a full pipe or a lost rank holds this up."""
+    caller = os.getppid()
+
+    def look(number: int, frame: FrameType | None) -> None:
+        if os.getppid() != caller:
+            os._exit(0)
+
+    # Not by the parent-death signal: that comes when the thread ends that started this process.
+    signal.signal(signal.SIGALRM, look)
+    signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+
+
 def main() -> None:
     """Serve the caller until it closes the connection."""
     descriptor, num_processes, stall_s, threads = sys.argv[1:]
     # Ctrl-C goes to the caller, which then closes the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_caller()
     caller = Connection(int(descriptor))
     # The first optimizer imports much of torch; once here rather than in every rank.
     torch.optim.SGD([torch.zeros(1)], lr=0.0)

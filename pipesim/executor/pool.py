@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+from collections.abc import MutableMapping
 from multiprocessing import Pipe
 from types import TracebackType
 from typing import IO
@@ -124,14 +125,20 @@ class RankPool:
 
 def _environment(threads: int) -> dict[str, str]:
     """Environment of the ranks: the caller's modules, loopback only, and no thread pools beside torch's."""
-    loopback = "lo" if sys.platform == "linux" else "lo0"
     paths = [path or os.getcwd() for path in sys.path]
-    return {
-        "GLOO_SOCKET_IFNAME": loopback,
-        "NCCL_SOCKET_IFNAME": loopback,
+    environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "OMP_NUM_THREADS": str(threads),
         "OPENBLAS_NUM_THREADS": "1",
         "MKL_NUM_THREADS": str(threads),
     }
+    stay_on_this_machine(environment)
+    return environment
+
+
+def stay_on_this_machine(environment: MutableMapping[str, str]) -> None:
+    """Let gloo listen on loopback alone, and NCCL too unless the user named its interface."""
+    loopback = "lo" if sys.platform == "linux" else "lo0"
+    environment["GLOO_SOCKET_IFNAME"] = loopback
+    environment.setdefault("NCCL_SOCKET_IFNAME", loopback)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import time
 import traceback
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipesim.errors import ExecutionError, PipesimError
+from pipesim.executor.board import Board
 from pipesim.executor.clock import ClockReading, host_name, read_clock
 from pipesim.executor.collectives import ProcessCollectives
 from pipesim.executor.device import CpuDevice, CudaDevice, Device, EmulatedDevice, UntimedDevice
@@ -25,6 +25,7 @@ from pipesim.executor.rank import RankExecutor
 from pipesim.executor.stage import AnyStage, Boundary, EmulatedStage, Stage, probe
 from pipesim.executor.steps import Steps, make_stage, row_bytes
 from pipesim.executor.transport import GlooTransport, NcclTransport, Transport
+from pipesim.executor.wire import boundaries_from_json, boundaries_to_json
 from pipesim.executor.workload import EmulatedWorkload
 
 Progress = Callable[[int, int], None]
@@ -38,7 +39,7 @@ class Worker:
     ----------
     process, num_processes : int
         This one, of all that are connected.
-    store : torch.distributed store
+    board : Board
         Shared by all.
     progress : Callable
         Told where this rank stands.
@@ -47,11 +48,11 @@ class Worker:
     """
 
     def __init__(
-        self, process: int, num_processes: int, store: Any, progress: Progress, *, local_index: int
+        self, process: int, num_processes: int, board: Board, progress: Progress, *, local_index: int
     ) -> None:
         self.process = process
         self.num_processes = num_processes
-        self.store = store
+        self.board = board
         self.progress = progress
         self.local_index = local_index
         self._groups: dict[tuple[str | int, ...], Any] = {}
@@ -200,12 +201,14 @@ class Worker:
             assert isinstance(stage, Stage)
             incoming = known.get(index - 1)
             if index > 0 and incoming is None:
-                incoming = known[index - 1] = pickle.loads(self.store.get(self._name(index - 1)))
+                incoming = known[index - 1] = boundaries_from_json(
+                    self.board.get(self._boundary_name(index - 1))
+                )
             known[index] = probe(stage, incoming, example)
-            self.store.set(self._name(index), pickle.dumps(known[index]))
+            self.board.put(self._boundary_name(index), boundaries_to_json(known[index]))
         return known
 
-    def _name(self, stage: int) -> str:
+    def _boundary_name(self, stage: int) -> str:
         return f"job {self._num_jobs} boundary {stage}"
 
     def _read_clock(self, job: Job, everybody: Any) -> ClockReading:
@@ -213,9 +216,9 @@ class Worker:
         if everybody is None:
             return ClockReading(0, 0)
         if job.num_processes not in self._same_host:
-            names: list[Any] = [None] * job.num_processes
-            dist.all_gather_object(names, host_name(), group=everybody)
-            self._same_host[job.num_processes] = len(set(names)) == 1
+            self.board.put(f"host of {self.process}", host_name())
+            names = {self.board.get(f"host of {process}") for process in range(job.num_processes)}
+            self._same_host[job.num_processes] = len(names) == 1
         if self._same_host[job.num_processes]:
             return ClockReading(0, 0)
         return read_clock(self.process, job.num_processes, everybody)
