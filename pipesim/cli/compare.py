@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from pipesim import study
 from pipesim.cli import options, tables
 from pipesim.cli.notes import framework_lines, print_notes
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
+from pipesim.questions import compare as compare_schedules
 
 
 def compare(
@@ -50,7 +50,7 @@ def compare(
         chunks=chunks,
     )
     with tables.progress_bar("comparing", quiet=as_json) as progress:
-        comparison = study.compare(
+        comparison = compare_schedules(
             asked,
             names=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipesim import study
 from pipesim.cli import options, tables
 from pipesim.cli.notes import print_notes
+from pipesim.questions import goodput_of, simulate_scenario
 
 
 def goodput(
@@ -29,8 +29,8 @@ def goodput(
         p2p=p2p,
         chunks=chunks,
     )
-    result = study.simulate_scenario(asked)
-    found = study.goodput_of(result)
+    result = simulate_scenario(asked)
+    found = goodput_of(result)
     if as_json:
         tables.print_json(found.to_dict())
         return
