@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 from pipesim import __version__
 from pipesim.cli import tables
 from pipesim.cli.app import app
-from pipesim.cli.glossary import COLUMNS, PARTS
 from pipesim.errors import PipesimError
 from pipesim.questions import compare, simulate_scenario
 from pipesim.scenario import load_scenario
+from pipesim.show.glossary import COLUMNS, PARTS
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipesim.cli import options, tables
+from pipesim.cli import options, terminal
 from pipesim.cli.sweep import plot_table
 from pipesim.files import check_outputs
 from pipesim.questions import bubble_curves, compare, simulate_scenario
@@ -24,11 +24,11 @@ app.command("sweep")(plot_table)
 @app.command()
 def gantt(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
     """Who computes what, when."""
-    from pipesim.show.figures import plot_gantt
+    from pipesim.show.figures import plot_gantt, save_figure
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     result = simulate_scenario(load_scenario(scenario, overrides or ()))
-    plot_gantt([(f"{result.scenario.name}: {result.label}", result.timeline)], output)
+    save_figure(plot_gantt(result), output)
 
 
 @app.command()
@@ -42,39 +42,38 @@ def bubble(
     ] = None,
 ) -> None:
     """Bubble ratio of every schedule against the number of microbatches."""
-    from pipesim.show.figures import plot_bubble
+    from pipesim.show.figures import plot_bubble, save_figure
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     asked = load_scenario(scenario, overrides or ())
-    with tables.progress_bar("simulating", quiet=False) as progress:
+    with terminal.progress_bar("simulating", quiet=False) as progress:
         curves = bubble_curves(
             asked,
             names=options.parse_names(schedules),
             counts=options.parse_counts(microbatches, "--microbatches"),
             progress=progress,
         )
-    plot_bubble(asked.name, curves, output, mark=asked.batch.num_microbatches)
+    save_figure(plot_bubble(asked.name, curves, mark=asked.batch.num_microbatches), output)
 
 
 @app.command()
 def memory(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
     """Memory of every rank over the step."""
-    from pipesim.show.figures import plot_memory
+    from pipesim.show.figures import plot_memory, save_figure
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     result = simulate_scenario(load_scenario(scenario, overrides or ()))
-    title = f"{result.scenario.name}: {result.label}"
-    plot_memory(title, result.timeline, result.schedule, result.costs, output)
+    save_figure(plot_memory(result), output)
 
 
 @app.command()
 def breakdown(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
     """Where each rank's step goes."""
-    from pipesim.show.figures import plot_breakdown
+    from pipesim.show.figures import plot_breakdown, save_figure
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     result = simulate_scenario(load_scenario(scenario, overrides or ()))
-    plot_breakdown(f"{result.scenario.name}: {result.label}", result.metrics, output)
+    save_figure(plot_breakdown(result), output)
 
 
 @app.command()
@@ -86,26 +85,15 @@ def pareto(
     chunks: options.Chunks = None,
 ) -> None:
     """Step time of every synchronous schedule against its peak memory."""
-    from pipesim.show.figures import plot_pareto
+    from pipesim.show.figures import plot_pareto, save_figure
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     asked = load_scenario(scenario, overrides or ())
-    with tables.progress_bar("simulating", quiet=False) as progress:
+    with terminal.progress_bar("simulating", quiet=False) as progress:
         results = compare(
             asked,
             names=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),
             progress=progress,
         ).results
-    in_bytes = results[0].metrics.peak_memory_bytes is not None
-    points = [
-        (
-            result.label,
-            float(result.metrics.step_time_s),
-            result.metrics.peak_memory_bytes or max(rank.peak_in_flight for rank in result.metrics.ranks),
-        )
-        for result in results
-        if result.synchronous
-    ]
-    limit = results[0].costs.memory_limit_bytes
-    plot_pareto(asked.name, points, output, limit_bytes=limit, in_bytes=in_bytes)
+    save_figure(plot_pareto(results), output)
