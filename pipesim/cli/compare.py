@@ -13,8 +13,10 @@ from pipesim.files import check_outputs
 from pipesim.questions import Comparison
 from pipesim.questions import compare as compare_schedules
 from pipesim.questions.memory_advice import changes_for_memory
+from pipesim.show.amounts import percent, seconds
+from pipesim.show.blocks import Table
 from pipesim.show.notes import framework_lines, inferred, notes
-from pipesim.show.tables import comparison_table, repeats_table
+from pipesim.show.tables import comparison_table
 
 _NUM_DRAWN = 6
 
@@ -73,8 +75,8 @@ def compare(
         terminal.print_json(comparison.to_dict())
         return
     terminal.show(
-        comparison_table(comparison),
-        *([repeats_table(comparison)] if comparison.repeats else []),
+        comparison_table(comparison.results),
+        *([_repeats_table(comparison)] if comparison.repeats else []),
         *framework_lines(comparison.results),
         *(f"skipped: {skipped.schedule}: {skipped.reason}" for skipped in comparison.skipped),
         *(f"note: {note}" for note in (comparison.one_chunk_note, drawn) if note),
@@ -92,3 +94,15 @@ def _draw(comparison: Comparison, path: Path, at_most: int | None) -> str:
     if len(groups[:at_most]) == len(groups):
         return ""
     return f"{path} shows {at_most} of {len(groups)} timelines; --all draws all"
+
+
+def _repeats_table(comparison: Comparison) -> Table:
+    """One line a schedule: step time and bubble ratio over all repeats, and what jitter costs it."""
+    columns = ["schedule", "steps", "step time mean", "p50", "p95", "bubble ratio mean", "p50", "p95"]
+    rows = []
+    for result, repeats in zip(comparison.results, comparison.repeats, strict=True):
+        both = (repeats.step_time_s, repeats.bubble_ratio)
+        times, ratios = ((one.mean, one.p50, one.p95) for one in both)
+        row = [result.label, str(repeats.num_repeats), *map(seconds, times), *map(percent, ratios)]
+        rows.append([*row, f"{repeats.slowdown:.4f}"])
+    return Table("over all repeats", [*columns, "times without jitter"], rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -21,14 +22,23 @@ Output = Annotated[Path, typer.Option("-o", "--output", help="PNG or SVG.")]
 app.command("sweep")(plot_table)
 
 
-@app.command()
-def gantt(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
-    """Who computes what, when."""
-    from pipesim.show.figures import plot_gantt, save_figure
+def _of_one_run(kind: str) -> Callable[..., None]:
+    def draw(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
+        from pipesim.show import figures
 
-    check_outputs(pictures=(output,), inputs=(scenario,))
-    result = simulate_scenario(load_scenario(scenario, overrides or ()))
-    save_figure(plot_gantt(result), output)
+        check_outputs(pictures=(output,), inputs=(scenario,))
+        result = simulate_scenario(load_scenario(scenario, overrides or ()))
+        figures.save_figure(getattr(figures, f"plot_{kind}")(result), output)
+
+    return draw
+
+
+for _kind, _words in (
+    ("gantt", "Who computes what, when."),
+    ("memory", "Memory of every rank over the step."),
+    ("breakdown", "Where each rank's step goes."),
+):
+    app.command(_kind, help=_words)(_of_one_run(_kind))
 
 
 @app.command()
@@ -54,26 +64,6 @@ def bubble(
             progress=progress,
         )
     save_figure(plot_bubble(asked.name, curves, mark=asked.batch.num_microbatches), output)
-
-
-@app.command()
-def memory(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
-    """Memory of every rank over the step."""
-    from pipesim.show.figures import plot_memory, save_figure
-
-    check_outputs(pictures=(output,), inputs=(scenario,))
-    result = simulate_scenario(load_scenario(scenario, overrides or ()))
-    save_figure(plot_memory(result), output)
-
-
-@app.command()
-def breakdown(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
-    """Where each rank's step goes."""
-    from pipesim.show.figures import plot_breakdown, save_figure
-
-    check_outputs(pictures=(output,), inputs=(scenario,))
-    result = simulate_scenario(load_scenario(scenario, overrides or ()))
-    save_figure(plot_breakdown(result), output)
 
 
 @app.command()

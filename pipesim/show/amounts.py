@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pipesim.metrics import StepMetrics
 from pipesim.scenario import ResolvedScenario
 
 
@@ -66,8 +65,3 @@ def signed_percent(value: Any) -> str:
 def optional(value: Any, form: Callable[[Any], str]) -> str:
     """Write a value that may be missing."""
     return "-" if value is None else form(value)
-
-
-def held_microbatches(metrics: StepMetrics, num_in_flight: int, num_slices: int) -> float:
-    """Turn chunks, or slices of them, in flight into microbatches: of v chunks a rank, each counts as 1/v."""
-    return num_in_flight / (metrics.num_chunks * num_slices)

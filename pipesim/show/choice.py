@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic
 
-from pipesim.show.amounts import held_microbatches
+from pipesim.metrics import RankMetrics
 from pipesim.show.protocols import R, Run
 
 THIN_SHARE = 0.95
@@ -62,11 +62,18 @@ def choose(runs: Sequence[R], *, own: R | None = None, free_share: float = 0.0) 
 
 def held_at_most(run: Run) -> float:
     """Peak bytes of a device or, where the costs state none, the most microbatches that a rank holds."""
-    metrics = run.metrics
-    if metrics.peak_memory_bytes is not None:
-        return metrics.peak_memory_bytes
-    most = max(rank.peak_in_flight for rank in metrics.ranks)
-    return held_microbatches(metrics, most, run.schedule.num_slices)
+    peak_bytes = run.metrics.peak_memory_bytes
+    return held_microbatches(run, *run.metrics.ranks) if peak_bytes is None else peak_bytes
+
+
+def held_microbatches(run: Run, *ranks: RankMetrics) -> float:
+    """Most microbatches of which one of some ranks holds activations.
+
+    What is in flight are stages, or slices of them: each counts by its share of the 1/p of the model that a
+    rank would hold once.
+    """
+    most = max(rank.peak_in_flight for rank in ranks)
+    return most * run.metrics.num_ranks / run.metrics.num_stages / run.schedule.num_slices
 
 
 def _fastest(runs: Sequence[R], own: R | None) -> R:

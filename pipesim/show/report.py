@@ -87,7 +87,7 @@ def _comparison(
     caption = (
         "Fastest step first, asynchronous schedules after the others, what does not fit in memory at the end"
     )
-    blocks: list[Block] = [_captioned(tables.comparison_table(comparison), caption, marks)]
+    blocks: list[Block] = [_captioned(tables.comparison_table(comparison.results), caption, marks)]
     if comparison.skipped:
         rows = [[skipped.schedule, local(skipped.reason)] for skipped in comparison.skipped]
         blocks.append(_words("Schedules that cannot run here", ["schedule", "reason"], rows))

@@ -6,18 +6,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipesim.metrics import RankMetrics
-from pipesim.show.amounts import amount, held_microbatches, optional, percent, seconds
+from pipesim.show.amounts import amount, optional, percent, seconds
 from pipesim.show.blocks import Table
+from pipesim.show.choice import held_microbatches
 from pipesim.show.glossary import part_name
-from pipesim.show.protocols import Comparison, Run
+from pipesim.show.protocols import Run
 
 
-def comparison_table(comparison: Comparison[Run]) -> Table:
-    """One line a schedule, in the order of the results."""
+def comparison_table(results: Sequence[Run]) -> Table:
+    """One line a schedule, in their order."""
     columns = ["schedule", "v", "step time", "makespan", "bubble ratio", "bubble overhead", "span bubble"]
     columns += ["peak held", "peak memory", "fits", "p2p sent", "tokens/s", "MFU", "synchronous"]
-    rows = [_comparison_row(result) for result in comparison.results]
-    return Table(comparison.results[0].scenario.name, columns, rows).without_empty_columns()
+    rows = [_comparison_row(result) for result in results]
+    return Table(results[0].scenario.name, columns, rows).without_empty_columns()
 
 
 def _comparison_row(result: Run) -> list[str]:
@@ -41,8 +42,7 @@ def _comparison_row(result: Run) -> list[str]:
 
 
 def _held(result: Run, *ranks: RankMetrics) -> str:
-    most = max(rank.peak_in_flight for rank in ranks)
-    return f"{held_microbatches(result.metrics, most, result.schedule.num_slices):.4g}"
+    return f"{held_microbatches(result, *ranks):.4g}"
 
 
 def _band(ends_s: tuple[float, float]) -> str:
@@ -55,18 +55,6 @@ def _yes(value: bool) -> str:
 
 def _sent(num_bytes: Any) -> str:
     return amount(num_bytes) if num_bytes else "-"
-
-
-def repeats_table(comparison: Comparison[Run]) -> Table:
-    """One line a schedule: step time and bubble ratio over all repeats, and what jitter costs it."""
-    columns = ["schedule", "steps", "step time mean", "p50", "p95", "bubble ratio mean", "p50", "p95"]
-    rows = []
-    for result, repeats in zip(comparison.results, comparison.repeats, strict=True):
-        time, bubble = repeats.step_time_s, repeats.bubble_ratio
-        times, ratios = ((one.mean, one.p50, one.p95) for one in (time, bubble))
-        row = [result.label, str(repeats.num_repeats), *map(seconds, times), *map(percent, ratios)]
-        rows.append([*row, f"{repeats.slowdown:.4f}"])
-    return Table("over all repeats", [*columns, "times without jitter"], rows)
 
 
 def summary_table(result: Run) -> Table:

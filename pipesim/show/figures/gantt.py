@@ -107,10 +107,8 @@ def _legend(timelines: Sequence[Timeline]) -> list[Patch]:
     used = {op for timeline in timelines for op in np.unique(timeline.op).tolist()}
     patches = [Patch(color=COLOURS[op], label=OP_WORDS[op]) for op in COLOURS if op in used]
     if any(_chunks(timeline.select(timeline.compute))[1] > 1 for timeline in timelines):
-        patches += [
-            Patch(color=shade(COLOURS[Op.F], chunk, 2), label=f"forward, {words} chunk of a rank")
-            for chunk, words in enumerate(("first", "last"))
-        ]
+        last = shade(COLOURS[Op.F], 1, 2)
+        patches.append(Patch(color=last, label="the lighter, the later chunk of a rank"))
     return patches + [
         Patch(color=colour, label=words)
         for ops, colour, words in (

@@ -68,7 +68,7 @@ def plot_pareto(runs: Sequence[Run]) -> Figure:
         first.scenario.name,
         points,
         limit=limit_bytes / scale if in_bytes and limit_bytes is not None else None,
-        memory_words=MEMORY_WORDS if in_bytes else "most microbatches held by a rank, of v chunks each 1/v",
+        memory_words=MEMORY_WORDS if in_bytes else "most microbatches held by a rank",
         unit=time_unit(first.scenario),
     )
 

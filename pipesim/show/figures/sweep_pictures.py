@@ -138,25 +138,7 @@ def _draw_best(
 ) -> pd.Series[Any]:
     """Draw one line through the best row of each place; crossed out where none of a place fits in memory.
 
-    Parameters
-    ----------
-    axis : Axes
-        Where to.
-    number, label : int, str
-        Of the line.
-    rows : DataFrame
-        Of the line.
-    places : Series
-        Where each row stands on the x axis.
-    column : str
-        What is best if it is large.
-    least : bool
-        If it is small.
-
-    Returns
-    -------
-    Series
-        Best value by place.
+    `places` are where the rows stand on the x axis; returned is the best value of `column` by place.
     """
     fits = ~rows["fits_memory"].astype(str).eq("False") if "fits_memory" in rows.columns else True
     ranked = rows.assign(x=places, fits=fits).sort_values(["fits", column], ascending=[False, least])
