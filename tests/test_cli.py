@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from pipesim import __version__
-from pipesim.cli import tables
 from pipesim.cli.app import app
-from pipesim.cli.glossary import COLUMNS, PARTS
 from pipesim.errors import PipesimError
 from pipesim.prediction import predict
 from pipesim.questions import compare
 from pipesim.scenario import load_scenario
+from pipesim.show.amounts import amount
+from pipesim.show.glossary import COLUMNS, PARTS
 
 ROOT = Path(__file__).parent.parent
 SCENARIOS = sorted((ROOT / "scenarios").glob("*.yaml"))
@@ -196,11 +196,11 @@ def test_where_nothing_fits_changes_are_offered_that_fit():
     for change, memory in (offered.groups()[:2], offered.groups()[2:]):
         metrics = predict(load_scenario(GPT3, [*base, change])).metrics
         assert metrics.fits_memory is True
-        assert tables.amount(metrics.peak_memory_bytes) == memory
+        assert amount(metrics.peak_memory_bytes) == memory
     small = ("cluster.num_nodes=2", "parallel.data=1", "parallel.pipeline=2", "schedule=1f1b")
     _, out, _ = pipesim("simulate", GPT3, *(word for key in small for word in ("--set", key)))
     peak = predict(load_scenario(GPT3, [*small, "recompute=full"])).metrics.peak_memory_bytes
-    assert f"note: 1f1b would not fit even with recompute=full ({tables.amount(peak)})" in out
+    assert f"note: 1f1b would not fit even with recompute=full ({amount(peak)})" in out
 
 
 def test_thin_headroom_is_said():

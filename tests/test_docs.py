@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from pipesim.cli import tables
 from pipesim.cli.app import app
 from pipesim.questions import compare
 from pipesim.scenario import load_scenario, schema
+from pipesim.show.amounts import amount, percent, seconds
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -72,6 +72,6 @@ def test_the_worked_decision_is_what_the_command_prints():
     for result in compare(scenario, names=names).results:
         m = result.metrics
         fits = "" if m.fits_memory else ": does not fit"
-        shown = [str(m.num_chunks), tables.seconds(m.step_time_s), tables.percent(m.bubble_ratio)]
-        shown += [tables.amount(m.peak_memory_bytes) + fits, tables.amount(m.comm_bytes)]
+        shown = [str(m.num_chunks), seconds(m.step_time_s), percent(m.bubble_ratio)]
+        shown += [amount(m.peak_memory_bytes) + fits, amount(m.comm_bytes)]
         assert rows[result.schedule.name] == " | ".join(shown)

@@ -16,12 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from pipesim.cli import tables
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError
 from pipesim.questions import compare
 from pipesim.scenario import load_scenario
-from pipesim.show.report import Lines, Picture, Section, Table, Verbatim, choose, page
+from pipesim.show.amounts import percent, seconds
+from pipesim.show.blocks import Lines, Picture, Section, Table, Verbatim
+from pipesim.show.choice import choose
+from pipesim.show.page import page
 
 ROOT = Path(__file__).parent.parent
 TEACHING = ROOT / "scenarios" / "teaching.yaml"
@@ -114,13 +116,13 @@ def test_the_page_says_what_compare_says(teaching):
     best = min(float(r.metrics.step_time_s) for r in compared.results if r.synchronous)
     assert found.texts["h1"] == ["Four ranks, eight microbatches"]
     headline = found.texts["p"][0]
-    assert tables.seconds(best) in headline
+    assert seconds(best) in headline
     assert headline in printed
     assert "memory" not in headline
-    assert any(f"({tables.percent(1 - best / 33)}) less" in line for line in found.texts["li"])
+    assert any(f"({percent(1 - best / 33)}) less" in line for line in found.texts["li"])
     columns, *rows = found.table("Fastest step first")
     step = columns.index("step time")
-    expected = [(r.schedule.name, tables.seconds(r.metrics.step_time_s)) for r in compared.results]
+    expected = [(r.schedule.name, seconds(r.metrics.step_time_s)) for r in compared.results]
     assert sorted((row[0], row[step]) for row in rows) == sorted(expected)
     assert found.marked["1f1b"] == "in the scenario"
     assert [row[0] for row in found.table("cannot run")[1:]] == [s.schedule for s in compared.skipped]
@@ -208,7 +210,7 @@ def test_a_csv_with_the_name_of_a_schedule_is_not_taken_for_it(tmp_path):
     )
     _, found, _ = report(file, "--schedules", "1f1b,zb-v")
     columns, *rows = found.table("Fastest step first")
-    flight = columns.index("peak in flight")
+    flight = columns.index("peak held")
     assert sorted((row[0], row[flight]) for row in rows if row[0] == "1f1b") == [("1f1b", "4"), ("1f1b", "8")]
 
 
@@ -294,11 +296,11 @@ def test_the_page_says_who_runs_the_choice(teaching):
 def test_options_of_the_scenario_count(teaching):
     _, found, _ = report(teaching, *FEW, "--set", "schedule={name: zb-auto, max_in_flight: 4}")
     columns, *rows = found.table("Fastest step first")
-    peaks = {row[0].split()[0]: row[columns.index("peak in flight")] for row in rows}
+    peaks = {row[0].split()[0]: row[columns.index("peak held")] for row in rows}
     assert peaks["zb-auto"] == "4"
     _, found, _ = report(teaching, "--schedules", "zb-auto")
     columns, *rows = found.table("Fastest step first")
-    assert int({row[0]: row for row in rows}["zb-auto"][columns.index("peak in flight")]) > 4
+    assert int({row[0]: row for row in rows}["zb-auto"][columns.index("peak held")]) > 4
 
 
 def test_json_has_the_answer_and_the_comparison(teaching):

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipesim.cli import options, tables
+from pipesim.cli import options, terminal
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
+from pipesim.show.amounts import optional, percent, signed_percent
+from pipesim.show.blocks import Table
 
 if TYPE_CHECKING:
     from pipesim.evidence.published import Judged, PublishedSet, Report
@@ -50,7 +52,7 @@ def accuracy(
         return
     programs = Programs()
     reports = []
-    with tables.progress_bar("predicting", quiet=as_json) as progress:
+    with terminal.progress_bar("predicting", quiet=as_json) as progress:
         for one in chosen:
             progress(one.name)
             other = None if rows is None else one.rows(rows)
@@ -58,19 +60,18 @@ def accuracy(
     if plot is not None:
         _plot(reports, plot)
     if as_json:
-        tables.print_json(
+        terminal.print_json(
             {
                 "sets": [report.to_dict() for report in reports],
                 "rows": [line for report in reports for line in report.rows_to_dicts()],
             }
         )
         return
-    console = tables.console()
     if name is not None:
-        console.print(_row_table(reports[0]))
-    console.print(_set_table(reports))
+        terminal.show(_row_table(reports[0]))
+    terminal.show(_set_table(reports))
     for report in reports:
-        _print_remarks(console, report, rows_too=name is not None)
+        terminal.show(*_remarks(report, rows_too=name is not None))
 
 
 def _print_scenario(published: PublishedSet, row: int | None, file: Path | None, *, as_yaml: bool) -> None:
@@ -96,11 +97,7 @@ def _amount(published: PublishedSet, value: float) -> str:
     return f"{value / size:.4g} {unit}"
 
 
-def _percent(value: float | None, *, signed: bool = False) -> str:
-    return "-" if value is None else f"{100 * value:+.2f} %" if signed else f"{100 * value:.2f} %"
-
-
-def _row_table(report: Report) -> Any:
+def _row_table(report: Report) -> Table:
     def cells(number: int, one: Judged) -> list[str]:
         measured = "-" if math.isnan(one.row.measured) else _amount(report.published, one.row.measured)
         predicted = "-" if one.predicted is None else _amount(report.published, one.predicted)
@@ -111,15 +108,15 @@ def _row_table(report: Report) -> Any:
             one.role,
             measured,
             predicted,
-            _percent(one.error, signed=True),
+            optional(one.error, signed_percent),
         ]
 
     columns = ["row", "configuration", "role", "measured", "predicted", "error"]
     rows = [cells(number, one) for number, one in enumerate(report.rows, start=1)]
-    return tables.plain_table(report.published.title, columns, rows, left=3)
+    return Table(report.published.title, columns, rows, num_left=3)
 
 
-def _set_table(reports: list[Report]) -> Any:
+def _set_table(reports: list[Report]) -> Table:
     columns = [
         "set",
         "rows",
@@ -139,22 +136,22 @@ def _set_table(reports: list[Report]) -> Any:
             [
                 report.published.name,
                 str(errors.num_rows),
-                _percent(errors.mape),
-                _percent(errors.median),
-                _percent(errors.max_error),
-                _percent(errors.bias, signed=True),
-                _percent(report.errors("fitted").mape),
-                _percent(report.errors("judged").mape),
-                _percent(report.errors(explained=True).mape),
+                optional(errors.mape, percent),
+                optional(errors.median, percent),
+                optional(errors.max_error, percent),
+                optional(errors.bias, signed_percent),
+                optional(report.errors("fitted").mape, percent),
+                optional(report.errors("judged").mape, percent),
+                optional(report.errors(explained=True).mape, percent),
                 f"{report.num_groups_ranked} of {report.num_groups}" if report.num_groups else "-",
                 str(len(report.rows) - errors.num_rows),
                 report.published.fitted or "not fitted",
             ]
         )
-    return tables.plain_table("", columns, lines)
+    return Table("", columns, lines)
 
 
-def _print_remarks(console: Any, report: Report, *, rows_too: bool) -> None:
+def _remarks(report: Report, *, rows_too: bool) -> list[str]:
     reasons: dict[str, int] = {}
     for one in report.rows:
         if one.row.left_out:
@@ -164,12 +161,15 @@ def _print_remarks(console: Any, report: Report, *, rows_too: bool) -> None:
         else:
             continue
         reasons[words] = reasons.get(words, 0) + 1
-    for words, count in reasons.items():
-        console.print(f"{report.published.name}: {count} row{'s' if count > 1 else ''} {words}")
+    return [
+        f"{report.published.name}: {count} row{'s' if count > 1 else ''} {words}"
+        for words, count in reasons.items()
+    ]
 
 
 def _plot(reports: list[Report], path: Path) -> None:
-    from pipesim.show.figures.accuracy import plot_accuracy
+    from pipesim.show.figures import save_figure
+    from pipesim.show.figures.published_errors import plot_accuracy
 
     quantity = reports[0].published.quantity
     unit, size = _SHOWN[quantity]
@@ -186,4 +186,4 @@ def _plot(reports: list[Report], path: Path) -> None:
     if not drawn:
         raise ScenarioError("no row has a prediction, so there is nothing to draw", file=str(path))
     title = reports[0].published.title if len(reports) == 1 else "published step times"
-    plot_accuracy(title, drawn, path, unit=unit)
+    save_figure(plot_accuracy(title, drawn, unit=unit), path)

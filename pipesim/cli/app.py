@@ -10,7 +10,6 @@ from pipesim.cli import (
     calibrate,
     compare,
     execute,
-    glossary,
     goodput,
     importing,
     plan,
@@ -22,6 +21,7 @@ from pipesim.cli import (
     sweep,
     validate,
 )
+from pipesim.show import glossary
 
 app = typer.Typer(
     help="Predict pipeline-parallel training: schedules, bubbles, step time, memory.",

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pipesim.cli import options, tables
+from pipesim.cli import options, terminal
 from pipesim.cli.calibrate_runs import calibrate_runs
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs, write_text
+from pipesim.show.amounts import optional, percent, seconds, signed_percent
+from pipesim.show.blocks import Table
 
 if TYPE_CHECKING:
     from pipesim.evidence.calibration.presets_from_tables import Calibration
@@ -53,20 +55,21 @@ def calibrate(
 def _fit_published(name: str, output: Path | None, *, as_json: bool) -> None:
     from pipesim.evidence.calibration.presets_from_tables import calibrate_published, recipe_of
 
-    with tables.progress_bar("fitting", quiet=as_json) as progress:
+    with terminal.progress_bar("fitting", quiet=as_json) as progress:
         found = calibrate_published(recipe_of(name), progress=progress)
     if output is not None:
         _write_yaml({found.recipe.preset: dict(found.values)}, output)
     if as_json:
-        tables.print_json(found.to_dict())
+        terminal.print_json(found.to_dict())
         return
-    console = tables.console()
-    console.print(_parameter_table(found))
-    console.print(_fit_table(found))
-    console.print(f"nine of ten rows, each predicted without its fold, lie within {found.error_band:.1%}")
+    terminal.show(
+        _parameter_table(found),
+        _fit_table(found),
+        f"nine of ten rows, each predicted without its fold, lie within {found.error_band:.1%}",
+    )
 
 
-def _parameter_table(found: Calibration) -> Any:
+def _parameter_table(found: Calibration) -> Table:
     columns = ["parameter", "fitted on one half", "on the other half", "on all rows", "smallest", "largest"]
     rows = [
         [
@@ -76,10 +79,10 @@ def _parameter_table(found: Calibration) -> Any:
         + [f"{value:.5g}" for value in found.ranges[name]]
         for name in found.recipe.parameters
     ]
-    return tables.plain_table(found.recipe.preset, columns, rows)
+    return Table(found.recipe.preset, columns, rows)
 
 
-def _fit_table(found: Calibration) -> Any:
+def _fit_table(found: Calibration) -> Table:
     keys = ["mape_fitted_half", "mape_judged_half", "mape_two_halves", "mape_folds", "mape_all_rows"]
     columns = ["mean absolute error of", "rows", "fitted half", "judged half", "two halves crosswise"]
     columns += ["by folds", "fit of all rows"]
@@ -87,11 +90,11 @@ def _fit_table(found: Calibration) -> Any:
         [
             one["set"],
             str(one["rows"]),
-            *("-" if one[key] is None else tables.percent(one[key]) for key in keys),
+            *(optional(one[key], percent) for key in keys),
         ]
         for one in found.to_dict()["sets"]
     ]
-    return tables.plain_table("", columns, rows)
+    return Table("", columns, rows)
 
 
 def _fit_measured(table: Path, scenario: Path | None, output: Path | None, *, as_json: bool) -> None:
@@ -101,52 +104,50 @@ def _fit_measured(table: Path, scenario: Path | None, output: Path | None, *, as
     if output is not None:
         found.scenario.save(output)
     if as_json:
-        tables.print_json(found.to_dict())
+        terminal.print_json(found.to_dict())
         return
-    console = tables.console()
     if output is not None:
-        console.print(
-            f"{output}: the first measured scenario on the cluster as calibrated; other lines of the table: "
+        terminal.show(
+            f"{output}: the first measured line's scenario on the cluster as calibrated; for the others, "
             f"pipesim simulate {output} --set KEY=VALUE"
         )
-    console.print(_quantity_table(found))
-    console.print(_forecast_table(found))
+    terminal.show(_quantity_table(found), _forecast_table(found))
     unknown = [one.quantity.name for one in found.found if not one.identified]
     if unknown:
-        console.print(
+        terminal.show(
             f"note: these step times say little about {', '.join(unknown)}: the preset's values stay"
         )
 
 
-def _quantity_table(found: StepCalibration) -> Any:
+def _quantity_table(found: StepCalibration) -> Table:
     columns = ["quantity", "value", "spread left", "spread before", "identified", "meaning"]
     rows = [
         [
             one.quantity.name,
             f"{one.value:.4g} s" if one.quantity.name == "step_overhead" else f"x {one.value:.4g}",
-            tables.percent(one.spread),
-            tables.percent(one.quantity.spread),
+            percent(one.spread),
+            percent(one.quantity.spread),
             "yes" if one.identified else "no",
             one.quantity.words,
         ]
         for one in found.found
     ]
-    return tables.plain_table("", columns, rows)
+    return Table("", columns, rows)
 
 
-def _forecast_table(found: StepCalibration) -> Any:
+def _forecast_table(found: StepCalibration) -> Table:
     columns = ["configuration", "measured", "predicted", "error", "nine times of ten"]
     rows = [
         [
             one.step.label,
-            "-" if one.step.step_time_s is None else tables.seconds(one.step.step_time_s),
-            tables.seconds(one.predicted_s),
-            "-" if one.error is None else f"{100 * one.error:+.2f} %",
-            f"{tables.seconds(one.low_s)} to {tables.seconds(one.high_s)}",
+            optional(one.step.step_time_s, seconds),
+            seconds(one.predicted_s),
+            optional(one.error, signed_percent),
+            f"{seconds(one.low_s)} to {seconds(one.high_s)}",
         ]
         for one in found.forecasts
     ]
-    return tables.plain_table("", columns, rows)
+    return Table("", columns, rows)
 
 
 def _write_yaml(document: dict[str, Any], path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
-from pipesim.cli import tables
+from pipesim.cli import terminal
+from pipesim.show.amounts import seconds
+from pipesim.show.blocks import Table
 
 
 def calibrate_runs(paths: Sequence[Path], output: Path | None, *, as_json: bool) -> None:
@@ -21,19 +21,16 @@ def calibrate_runs(paths: Sequence[Path], output: Path | None, *, as_json: bool)
     if output is not None:
         write_cost_table(found.costs, output, evidence=found.evidence)
     if as_json:
-        tables.print_json(found.evidence)
+        terminal.print_json(found.evidence)
         return
-    console = tables.console()
-    _print(console, found.evidence)
-    for note in dict.fromkeys(found.notes):
-        console.print(f"note: {note}")
+    terminal.show(*_blocks(found.evidence), *(f"note: {note}" for note in dict.fromkeys(found.notes)))
     if output is not None:
-        console.print(
+        terminal.show(
             f"{output}: for a scenario of {found.costs.num_stages} stages, costs: {{file: {output}}}"
         )
 
 
-def _print(console: Console, evidence: dict[str, Any]) -> None:
+def _blocks(evidence: dict[str, Any]) -> Iterator[str | Table]:
     operations = [
         [op, stage, *_spread(of_stage)]
         for op, stages in evidence["operations_s"].items()
@@ -41,9 +38,9 @@ def _print(console: Console, evidence: dict[str, Any]) -> None:
     ]
     columns = ["operation", "stage", "median", "10th percentile", "90th percentile", "samples"]
     title = f"{evidence['steps_used']} steps used, {evidence['steps_disturbed']} disturbed"
-    console.print(tables.plain_table(title, columns, operations, left=2))
+    yield Table(title, columns, operations, num_left=2)
     rows = [
-        [words, f"{group['bytes']:.0f}", *_spread(group), tables.seconds(group["residual_s"])]
+        [words, f"{group['bytes']:.0f}", *_spread(group), seconds(group["residual_s"])]
         for words, key in (
             ("message", "message_s"),
             ("send call", "send_call_s"),
@@ -53,21 +50,21 @@ def _print(console: Console, evidence: dict[str, Any]) -> None:
     ]
     if rows:
         columns = ["transfers", "bytes", *columns[2:], "residual"]
-        console.print(tables.plain_table("", columns, rows))
+        yield Table("", columns, rows)
     for words, key in (("message", "message_s"), ("send call", "send_call_s")):
         line = evidence[key]
         if line["sizes"]:
-            console.print(f"{words}: {tables.seconds(line['fixed_s'])}{_rate(line['per_byte_s'])}")
+            yield f"{words}: {seconds(line['fixed_s'])}{_rate(line['per_byte_s'])}"
     for words, key in (
         ("host gap between actions", "gap_s"),
         ("meeting before the optimizer", "meeting_before_optimizer_s"),
     ):
         if evidence[key] is not None:
-            console.print(f"{words}: {tables.seconds(evidence[key]['median_s'])}")
+            yield f"{words}: {seconds(evidence[key]['median_s'])}"
 
 
 def _spread(found: dict[str, Any]) -> list[str]:
-    times = [tables.seconds(found[key]) for key in ("median_s", "p10_s", "p90_s")]
+    times = [seconds(found[key]) for key in ("median_s", "p10_s", "p90_s")]
     return [*times, str(found["num_samples"])]
 
 

@@ -7,11 +7,18 @@ from typing import Annotated
 
 import typer
 
-from pipesim import questions as study
-from pipesim.cli import options, tables
-from pipesim.cli.notes import framework_lines, print_notes
+from pipesim.cli import options, terminal
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
+from pipesim.questions import Comparison
+from pipesim.questions import compare as compare_schedules
+from pipesim.questions.memory_advice import changes_for_memory
+from pipesim.show.amounts import percent, seconds
+from pipesim.show.blocks import Table
+from pipesim.show.notes import framework_lines, inferred, notes
+from pipesim.show.tables import comparison_table
+
+_NUM_DRAWN = 6
 
 
 def compare(
@@ -27,7 +34,11 @@ def compare(
         list[str] | None,
         typer.Option(metavar="RANK=FACTOR", help="Make a pipeline rank slower, such as 3=1.1."),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw all timelines, PNG or SVG.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(help="Draw the first six timelines, or all --schedules; PNG or SVG."),
+    ] = None,
+    draw_all: Annotated[bool, typer.Option("--all", help="With --plot: draw all timelines.")] = False,
     ranks: options.Ranks = None,
     microbatches: options.Microbatches = None,
     forward: options.Forward = None,
@@ -49,38 +60,49 @@ def compare(
         p2p=p2p,
         chunks=chunks,
     )
-    with tables.progress_bar("comparing", quiet=as_json) as progress:
-        comparison = study.compare(
+    with terminal.progress_bar("comparing", quiet=as_json) as progress:
+        comparison = compare_schedules(
             asked,
             names=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),
             num_repeats=repeats,
             progress=progress,
         )
+    drawn = ""
     if plot is not None:
-        from pipesim.show.figures import plot_gantt
-
-        titles = [
-            (
-                f"{', '.join(result.label for result in same)}: "
-                f"step {tables.seconds(same[0].metrics.step_time_s)}, "
-                f"bubble ratio {tables.percent(same[0].metrics.bubble_ratio)}",
-                same[0].events,
-            )
-            for same in comparison.same_timelines()
-        ]
-        plot_gantt(titles, plot)
+        drawn = _draw(comparison, plot, None if draw_all or schedules else _NUM_DRAWN)
     if as_json:
-        tables.print_json(comparison.to_dict())
+        terminal.print_json(comparison.to_dict())
         return
-    console = tables.console()
-    console.print(tables.comparison_table(comparison))
-    if comparison.repeats:
-        console.print(tables.repeats_table(comparison))
-    for line in framework_lines(comparison.results):
-        console.print(line)
-    for skipped in comparison.skipped:
-        console.print(f"skipped: {skipped.schedule}: {skipped.reason}")
-    if comparison.one_chunk_note:
-        console.print(f"note: {comparison.one_chunk_note}")
-    print_notes(console, comparison.results)
+    terminal.show(
+        comparison_table(comparison.results),
+        *([_repeats_table(comparison)] if comparison.repeats else []),
+        *framework_lines(comparison.results),
+        *(f"skipped: {skipped.schedule}: {skipped.reason}" for skipped in comparison.skipped),
+        *(f"note: {note}" for note in (comparison.one_chunk_note, drawn) if note),
+        *notes(comparison.results, changes_for_memory),
+        *inferred(comparison.results[0]),
+    )
+
+
+def _draw(comparison: Comparison, path: Path, at_most: int | None) -> str:
+    """Draw the first few that differ; say what was left out."""
+    from pipesim.show.figures import plot_gantt, save_figure
+
+    groups = comparison.same_timelines()
+    save_figure(plot_gantt(*groups[:at_most]), path)
+    if len(groups[:at_most]) == len(groups):
+        return ""
+    return f"{path} shows {at_most} of {len(groups)} timelines; --all draws all"
+
+
+def _repeats_table(comparison: Comparison) -> Table:
+    """One line a schedule: step time and bubble ratio over all repeats, and what jitter costs it."""
+    columns = ["schedule", "steps", "step time mean", "p50", "p95", "bubble ratio mean", "p50", "p95"]
+    rows = []
+    for result, repeats in zip(comparison.results, comparison.repeats, strict=True):
+        both = (repeats.step_time_s, repeats.bubble_ratio)
+        times, ratios = ((one.mean, one.p50, one.p95) for one in both)
+        row = [result.label, str(repeats.num_repeats), *map(seconds, times), *map(percent, ratios)]
+        rows.append([*row, f"{repeats.slowdown:.4f}"])
+    return Table("over all repeats", [*columns, "times without jitter"], rows)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
-from pipesim.cli import options, tables
+from pipesim.cli import options, terminal
 from pipesim.files import check_outputs
+from pipesim.show.amounts import amount, percent, seconds
+from pipesim.show.blocks import Table
 
 
 def execute(
@@ -51,13 +54,12 @@ def execute(
         write_trace(done.run.timeline, trace)
     document = done.to_dict()
     if as_json:
-        tables.print_json(document)
+        terminal.print_json(document)
         return
-    _print(document, done.scenario.name, output)
+    terminal.show(*_blocks(document, done.scenario.name, output))
 
 
-def _print(document: dict[str, Any], name: str, output: Path | None) -> None:
-    console = tables.console()
+def _blocks(document: dict[str, Any], name: str, output: Path | None) -> Iterator[str | Table]:
     times = np.array(document["step_times_s"])
     low, high = np.percentile(times, (10, 90))
     disturbed = document["num_disturbed_steps"]
@@ -71,28 +73,24 @@ def _print(document: dict[str, Any], name: str, output: Path | None) -> None:
         ("data-parallel replicas", str(document["num_replicas"])),
         ("device", document["device"]),
         ("steps, disturbed, set aside", f"{document['num_steps']}, {disturbed}, {set_aside}"),
-        ("step time, median", tables.seconds(document["step_time_s"])),
-        ("step time, 10th to 90th percentile", f"{tables.seconds(low)} to {tables.seconds(high)}"),
-        ("makespan", tables.seconds(document["makespan_s"])),
-        ("bubble ratio (idle / total)", tables.percent(document["bubble_ratio"])),
+        ("step time, median", seconds(document["step_time_s"])),
+        ("step time, 10th to 90th percentile", f"{seconds(low)} to {seconds(high)}"),
+        ("makespan", seconds(document["makespan_s"])),
+        ("bubble ratio (idle / total)", percent(document["bubble_ratio"])),
     ]
-    console.print(tables.plain_table(name, ["", "measured"], lines))
+    yield Table(name, ["", "measured"], lines)
     rows = [
         [
             str(rank["rank"]),
-            tables.seconds(rank["busy_s"]),
-            tables.seconds(rank["idle_s"]),
-            tables.seconds(rank["wait_s"]),
-            tables.amount(rank["peak_activation_bytes"]),
+            seconds(rank["busy_s"]),
+            seconds(rank["idle_s"]),
+            seconds(rank["wait_s"]),
+            amount(rank["peak_activation_bytes"]),
         ]
         for rank in document["ranks"]
     ]
-    console.print(
-        tables.plain_table("", ["rank", "busy", "idle", "waited for input", "peak activations"], rows)
-    )
+    yield Table("", ["rank", "busy", "idle", "waited for input", "peak activations"], rows)
     if disturbed and not set_aside:
-        console.print(
-            "warning: every step was disturbed, so all are counted; they say little of a quiet machine"
-        )
+        yield "warning: every step was disturbed, so all are counted; they say little of a quiet machine"
     if output is not None:
-        console.print(f"{output}: {document['num_steps']} steps on {document['environment']['processor']}")
+        yield f"{output}: {document['num_steps']} steps on {document['environment']['processor']}"

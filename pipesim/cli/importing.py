@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipesim.cli import options, tables
+from pipesim.cli import options, terminal
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs, write_text
 from pipesim.importers.facts import Imported
@@ -160,7 +160,7 @@ def _write(imported: Imported, output: Path, sources: list[Path], *, as_json: bo
     check_outputs(output, inputs=sources)
     write_text(output, scenario_text(imported))
     if as_json:
-        tables.print_json(
+        terminal.print_json(
             {
                 "output": str(output),
                 "tool": imported.tool,
@@ -170,14 +170,13 @@ def _write(imported: Imported, output: Path, sources: list[Path], *, as_json: bo
             }
         )
         return
-    console = tables.console()
     for title, notes in (
         ("inferred", imported.inferred),
         ("not used", imported.not_used),
         ("placeholders, to be edited", imported.placeholders),
     ):
         if notes:
-            console.print(f"{title}:")
+            terminal.show(f"{title}:")
         for key, words in notes.items():
-            console.print(f"  {key} = {words}")
-    console.print(f"wrote {output}; next: pipesim compare {output}")
+            terminal.show(f"  {key} = {words}")
+    terminal.show(f"wrote {output}; next: pipesim compare {output}")

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from pipesim.cli import options, tables
-from pipesim.cli.notes import framework_sentence, print_headroom
+from pipesim.cli import options, terminal
 from pipesim.cli.sweep import Dask, Workers, executor_for
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
-from pipesim.questions.planning import Choice, Plan, plan
+from pipesim.questions.planning import Plan, plan
 from pipesim.questions.planning.budget import DAY_S, Budget, ClusterSize, smallest_cluster
 from pipesim.questions.planning.plan import DEFAULT_TOP
 from pipesim.questions.planning.words import main_losses, price_words, recommendation
 from pipesim.scenario import load_scenario
+from pipesim.show.amounts import amount, optional, percent, seconds
+from pipesim.show.blocks import Table
+from pipesim.show.notes import framework_sentence, headroom_notes
 from pipesim.units import parse_time_s
 
 OBJECTIVES = ("step_time", "tokens_per_s_per_gpu", "cost")
@@ -60,7 +62,7 @@ def plan_verb(
     num_tokens = None if tokens is None else _number_of_tokens(tokens)
     names = options.parse_names(schedules)
     sizes: list[ClusterSize] = []
-    with executor_for(dask) as executor, tables.progress_bar("planning", quiet=as_json) as progress:
+    with executor_for(dask) as executor, terminal.progress_bar("planning", quiet=as_json) as progress:
         if deadline is None and max_nodes is None:
             found = plan(
                 asked, top=top, schedules=names, num_workers=workers, executor=executor, progress=progress
@@ -83,9 +85,9 @@ def plan_verb(
     if plot is not None:
         _draw(found, plot)
     if as_json:
-        tables.print_json(_document(found, sizes, wanted, num_tokens))
+        terminal.print_json(_document(found, sizes, wanted, num_tokens))
         return
-    _print(tables.console(), found, sizes, num_tokens)
+    terminal.show(*_blocks(found, sizes, num_tokens))
 
 
 def _objectives(text: str) -> list[str]:
@@ -120,20 +122,26 @@ def _seconds(text: str) -> float:
 
 
 def _draw(found: Plan, path: Path) -> None:
-    from pipesim.show.figures.plan import plot_plan
+    from pipesim.show.figures import save_figure
+    from pipesim.show.figures.pareto import Point
+    from pipesim.show.figures.plan_points import plot_plan
 
-    timed = [("", one.least_step_s, one.peak_memory_bytes) for one in found.timed]
-    chosen = [(c.label, c.step_time_s, c.result.metrics.peak_memory_bytes or 0.0) for c in found.choices]
+    timed = [Point("", one.least_step_s, one.peak_memory_bytes / 1e9) for one in found.timed]
+    peaks_bytes = [choice.result.metrics.peak_memory_bytes or 0.0 for choice in found.choices]
+    chosen = [
+        Point(choice.label, choice.step_time_s, peak_bytes / 1e9)
+        for choice, peak_bytes in zip(found.choices, peaks_bytes, strict=True)
+    ]
     first = found.choices[0]
-    costs, usd = first.result.costs, first.result.metrics.usd_per_step
-    plot_plan(
+    limit_bytes, usd = first.result.costs.memory_limit_bytes, first.result.metrics.usd_per_step
+    figure = plot_plan(
         found.scenario.name,
         timed,
         chosen,
-        path,
-        limit_bytes=costs.memory_limit_bytes,
+        limit_gb=None if limit_bytes is None else limit_bytes / 1e9,
         usd_per_s=None if usd is None else usd / first.step_time_s,
     )
+    save_figure(figure, path)
 
 
 def _document(
@@ -153,48 +161,39 @@ def _document(
     return document
 
 
-def _print(console: Console, found: Plan, sizes: list[ClusterSize], num_tokens: float | None) -> None:
+def _blocks(found: Plan, sizes: list[ClusterSize], num_tokens: float | None) -> Iterator[str | Table]:
     if sizes:
-        console.print(_size_table(sizes, num_tokens))
-    console.print(_choice_table(found))
-    console.print(recommendation(found.choices[0], num_tokens or 1e12))
-    console.print(framework_sentence(found.choices[0].result))
-    print_headroom(
-        console, [(str(number), choice.result) for number, choice in enumerate(found.choices, start=1)]
-    )
+        yield _size_table(sizes, num_tokens)
+    first = found.choices[0]
+    yield _choice_table(found)
+    yield recommendation(first, num_tokens or 1e12)
+    yield framework_sentence(first.result)
+    yield from headroom_notes([(str(n), choice.result) for n, choice in enumerate(found.choices, start=1)])
     for number, choice in enumerate(found.choices, start=1):
-        slower = "" if number == 1 else f"; {_behind(choice, found.choices[0])} slower than the first"
-        console.print(f"{number} loses: {main_losses(choice.losses, choice.step_time_s)}{slower}")
-    console.print(
-        f"{found.num_evaluated:,} configurations timed in the order of their own schedule (compiled, nothing "
-        f"contends), {len(found.choices)} confirmed by the engine; {found.num_outrun:,} left out, which even "
-        "without idle time are slower"
-    )
-    console.print(f"{found.num_infeasible:,} rejected:")
+        behind = percent(choice.step_time_s / first.step_time_s - 1)
+        slower = "" if number == 1 else f"; {behind} slower than the first"
+        yield f"{number} loses: {main_losses(choice.losses, choice.step_time_s)}{slower}"
+    yield _certainty(found)
+    yield f"{found.num_infeasible:,} rejected:"
     for reason, count in list(found.rejected.items())[:_NUM_REASONS]:
-        console.print(f"  {count:,}: {reason}")
+        yield f"  {count:,}: {reason}"
     if len(found.rejected) > _NUM_REASONS:
         rest = sum(list(found.rejected.values())[_NUM_REASONS:])
-        console.print(f"  {rest:,}: other reasons (--json lists them)")
-    for warning in found.choices[0].result.scenario.warnings:
-        console.print(f"warning: {warning}")
+        yield f"  {rest:,}: other reasons (--json lists them)"
+    for warning in first.result.scenario.warnings:
+        yield f"warning: {warning}"
 
 
-def _choice_table(found: Plan) -> Any:
-    columns = [
-        "",
-        "t",
-        "p",
-        "c",
-        "e",
-        "d",
-        "micro",
-        "m",
-        "schedule",
-        "recompute",
-        "step time",
-        "tokens/s/GPU",
-    ]
+def _certainty(found: Plan) -> str:
+    num_left = len(found.timed) + found.num_outrun
+    if found.certain:
+        return f"certain: no other of {num_left:,} configurations that may fit is faster under this model"
+    first = f"the first {found.num_certain} are certain" if found.num_certain else "none is certain"
+    return f"{first}, of {num_left:,} configurations that may fit: {found.reason}"
+
+
+def _choice_table(found: Plan) -> Table:
+    columns = ["", *"tpced", "micro", "m", "schedule", "recompute", "step time", "tokens/s/GPU"]
     columns += ["MFU", "bubble ratio", "memory", "USD a step", "pareto"]
     rows = []
     for number, choice in enumerate(found.choices, start=1):
@@ -207,19 +206,19 @@ def _choice_table(found: Plan) -> Any:
                 str(metrics.num_microbatches),
                 choice.result.label,
                 choice.candidate.recompute,
-                tables.seconds(choice.step_time_s),
+                seconds(choice.step_time_s),
                 f"{per_gpu:,.0f}",
-                "-" if metrics.mfu is None else tables.percent(metrics.mfu),
-                tables.percent(metrics.bubble_ratio),
-                tables.amount(metrics.peak_memory_bytes or 0.0),
-                "-" if metrics.usd_per_step is None else f"{metrics.usd_per_step:.3g}",
+                optional(metrics.mfu, percent),
+                percent(metrics.bubble_ratio),
+                amount(metrics.peak_memory_bytes or 0.0),
+                optional(metrics.usd_per_step, "{:.3g}".format),
                 "yes" if choice.pareto else "no",
             ]
         )
-    return tables.plain_table(found.scenario.name, columns, rows)
+    return Table(found.scenario.name, columns, rows)
 
 
-def _size_table(sizes: list[ClusterSize], num_tokens: float | None) -> Any:
+def _size_table(sizes: list[ClusterSize], num_tokens: float | None) -> Table:
     rows = []
     for size in sizes:
         row = [str(size.num_nodes), str(size.num_gpus)]
@@ -230,9 +229,5 @@ def _size_table(sizes: list[ClusterSize], num_tokens: float | None) -> Any:
         budget = None if num_tokens is None else Budget.of(choice, num_tokens)
         days = "-" if budget is None else f"{budget.seconds / DAY_S:,.3g}"
         usd = "-" if budget is None or budget.usd is None else f"{budget.usd:,.0f}"
-        rows.append([*row, tables.seconds(choice.step_time_s), days, usd, choice.label])
-    return tables.plain_table("", ["nodes", "GPUs", "step time", "days", "USD", "best"], rows)
-
-
-def _behind(choice: Choice, first: Choice) -> str:
-    return tables.percent(choice.step_time_s / first.step_time_s - 1)
+        rows.append([*row, seconds(choice.step_time_s), days, usd, choice.label])
+    return Table("", ["nodes", "GPUs", "step time", "days", "USD", "best"], rows)

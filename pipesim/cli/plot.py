@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipesim.cli import options, tables
+from pipesim.cli import options, terminal
 from pipesim.cli.sweep import plot_table
 from pipesim.files import check_outputs
 from pipesim.prediction import predict
@@ -22,14 +23,23 @@ Output = Annotated[Path, typer.Option("-o", "--output", help="PNG or SVG.")]
 app.command("sweep")(plot_table)
 
 
-@app.command()
-def gantt(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
-    """Who computes what, when."""
-    from pipesim.show.figures import plot_gantt
+def _of_one_run(kind: str) -> Callable[..., None]:
+    def draw(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
+        from pipesim.show import figures
 
-    check_outputs(pictures=(output,), inputs=(scenario,))
-    result = predict(load_scenario(scenario, overrides or ()))
-    plot_gantt([(f"{result.scenario.name}: {result.label}", result.events)], output)
+        check_outputs(pictures=(output,), inputs=(scenario,))
+        result = predict(load_scenario(scenario, overrides or ()))
+        figures.save_figure(getattr(figures, f"plot_{kind}")(result), output)
+
+    return draw
+
+
+for _kind, _words in (
+    ("gantt", "Who computes what, when."),
+    ("memory", "Memory of every rank over the step."),
+    ("breakdown", "Where each rank's step goes."),
+):
+    app.command(_kind, help=_words)(_of_one_run(_kind))
 
 
 @app.command()
@@ -43,39 +53,18 @@ def bubble(
     ] = None,
 ) -> None:
     """Bubble ratio of every schedule against the number of microbatches."""
-    from pipesim.show.figures import plot_bubble
+    from pipesim.show.figures import plot_bubble, save_figure
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     asked = load_scenario(scenario, overrides or ())
-    with tables.progress_bar("simulating", quiet=False) as progress:
+    with terminal.progress_bar("simulating", quiet=False) as progress:
         curves = bubble_curves(
             asked,
             names=options.parse_names(schedules),
             counts=options.parse_counts(microbatches, "--microbatches"),
             progress=progress,
         )
-    plot_bubble(asked.name, curves, output, mark=asked.batch.num_microbatches)
-
-
-@app.command()
-def memory(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
-    """Memory of every rank over the step."""
-    from pipesim.show.figures import plot_memory
-
-    check_outputs(pictures=(output,), inputs=(scenario,))
-    result = predict(load_scenario(scenario, overrides or ()))
-    title = f"{result.scenario.name}: {result.label}"
-    plot_memory(title, result.events, result.schedule, result.costs, output)
-
-
-@app.command()
-def breakdown(scenario: File, output: Output, overrides: options.Overrides = None) -> None:
-    """Where each rank's step goes."""
-    from pipesim.show.figures import plot_breakdown
-
-    check_outputs(pictures=(output,), inputs=(scenario,))
-    result = predict(load_scenario(scenario, overrides or ()))
-    plot_breakdown(f"{result.scenario.name}: {result.label}", result.metrics, output)
+    save_figure(plot_bubble(asked.name, curves, mark=asked.batch.num_microbatches), output)
 
 
 @app.command()
@@ -87,26 +76,15 @@ def pareto(
     chunks: options.Chunks = None,
 ) -> None:
     """Step time of every synchronous schedule against its peak memory."""
-    from pipesim.show.figures import plot_pareto
+    from pipesim.show.figures import plot_pareto, save_figure
 
     check_outputs(pictures=(output,), inputs=(scenario,))
     asked = load_scenario(scenario, overrides or ())
-    with tables.progress_bar("simulating", quiet=False) as progress:
+    with terminal.progress_bar("simulating", quiet=False) as progress:
         results = compare(
             asked,
             names=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),
             progress=progress,
         ).results
-    in_bytes = results[0].metrics.peak_memory_bytes is not None
-    points = [
-        (
-            result.label,
-            float(result.metrics.step_time_s),
-            result.metrics.peak_memory_bytes or max(rank.peak_in_flight for rank in result.metrics.ranks),
-        )
-        for result in results
-        if result.synchronous
-    ]
-    limit = results[0].costs.memory_limit_bytes
-    plot_pareto(asked.name, points, output, limit_bytes=limit, in_bytes=in_bytes)
+    save_figure(plot_pareto(results), output)

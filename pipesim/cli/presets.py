@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from pipesim.cli import options, tables
+from pipesim.cli import options, terminal
 from pipesim.scenario import Preset, find_preset, list_presets
+from pipesim.show.blocks import Table
 from pipesim.units import format_bytes_per_s, parse_bytes_per_s
 
 _SOURCE_WIDTH = 40
@@ -19,16 +20,17 @@ def presets(
     """List presets, or show one with its source and date."""
     chosen = list_presets() if name is None else (find_preset(name),)
     if as_json:
-        tables.print_json([{"name": p.name, "kind": p.kind, **p.fields} for p in chosen])
+        terminal.print_json([{"name": p.name, "kind": p.kind, **p.fields} for p in chosen])
         return
-    console = tables.console()
     if name is None:
         rows = [[p.kind, p.name, _figures(p), _short(p.source)] for p in chosen]
-        console.print(tables.plain_table("", ["kind", "name", "figures", "source"], rows, left=4))
-        console.print("`pipesim presets NAME` shows all fields of one, with the whole source and its date")
+        terminal.show(
+            Table("", ["kind", "name", "figures", "source"], rows, num_left=4),
+            "`pipesim presets NAME` shows all fields of one, with the whole source and its date",
+        )
     else:
         rows = [[key, str(value)] for key, value in chosen[0].fields.items()]
-        console.print(tables.plain_table(chosen[0].name, ["key", "value"], rows, left=2))
+        terminal.show(Table(chosen[0].name, ["key", "value"], rows, num_left=2))
 
 
 def _figures(preset: Preset) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipesim.cli import options, tables
+from pipesim.cli import options, terminal
 from pipesim.costs import CostTable, build_costs
 from pipesim.errors import ScheduleError
 from pipesim.files import check_outputs, write_text
@@ -18,6 +18,7 @@ from pipesim.prediction.schedule_source import read_csv_text
 from pipesim.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from pipesim.schedules import Family, Shape, families, family, generate
 from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, find_framework, runs_only_as_csv, verdict
+from pipesim.show.blocks import Table
 
 _MOST_DIGITS = 19
 _ONLY_AS_CSV = ("no class of its own; loads the exported CSV",)
@@ -42,10 +43,10 @@ def list_schedules(as_json: options.AsJson = False) -> None:
     """List every schedule, what it is and where it is from."""
     known = families().values()
     if as_json:
-        tables.print_json([{"schedule": f.name, "summary": f.summary, "source": f.source} for f in known])
+        terminal.print_json([{"schedule": f.name, "summary": f.summary, "source": f.source} for f in known])
         return
     rows = [[f.name, _chunks_words(f), f.summary, f.source] for f in known]
-    tables.console().print(tables.plain_table("", ["schedule", "v", "what", "source"], rows, left=4))
+    terminal.show(Table("", ["schedule", "v", "what", "source"], rows, num_left=4))
 
 
 def _chunks_words(chosen: Family) -> str:
@@ -69,11 +70,12 @@ def show(
     schedule = _generate(name, ranks, chunks, microbatches, settings)
     shown = lower(schedule) if comms else schedule
     longest = int((shown.offsets[1:] - shown.offsets[:-1]).max())
-    console = tables.console()
-    console.print(f"{family(name).summary} ({family(name).source})")
-    console.print(format_grid(shown, around=longest))
-    console.print("peak in flight: " + " ".join(map(str, peak_in_flight(schedule).tolist())))
-    console.print(_transport_words(schedule))
+    terminal.show(
+        f"{family(name).summary} ({family(name).source})",
+        format_grid(shown, around=longest),
+        "peak in flight: " + " ".join(map(str, peak_in_flight(schedule).tolist())),
+        _transport_words(schedule),
+    )
 
 
 @app.command()
@@ -113,10 +115,9 @@ def check(
     refusals = {name: reasons for name, reasons in answers.items() if reasons and reasons != _ONLY_AS_CSV}
     if framework and refusals:
         raise ScheduleError(f"{file}: {asked[0]} refuses it: {'; '.join(refusals[asked[0]])}")
-    console = tables.console()
-    console.print(f"{file}: {headline}")
+    terminal.show(f"{file}: {headline}")
     for name, reasons in answers.items():
-        console.print(f"{name}: {'refuses: ' if name in refusals else ''}{'; '.join(reasons) or 'accepts'}")
+        terminal.show(f"{name}: {'refuses: ' if name in refusals else ''}{'; '.join(reasons) or 'accepts'}")
 
 
 def _ask_csv(file: Path, asked: list[str]) -> tuple[str, dict[str, tuple[str, ...]]]:

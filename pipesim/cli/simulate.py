@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
-from pipesim.cli import glossary, options, tables
-from pipesim.cli.notes import print_notes
+from pipesim.cli import options, terminal
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
 from pipesim.prediction import predict
+from pipesim.questions.memory_advice import changes_for_memory
+from pipesim.show.glossary import IMBALANCE
+from pipesim.show.notes import inferred, notes
+from pipesim.show.tables import rank_table, step_table, summary_table
 
 
 def simulate(
@@ -58,15 +61,17 @@ def simulate(
 
         write_timeline(result.events, timeline)
     if plot is not None:
-        from pipesim.show.figures import plot_gantt
+        from pipesim.show.figures import plot_gantt, save_figure
 
-        plot_gantt([(f"{asked.name}: {result.label}", result.events)], plot)
+        save_figure(plot_gantt(result), plot)
     if as_json:
-        tables.print_json(result.to_dict())
+        terminal.print_json(result.to_dict())
         return
-    console = tables.console()
-    console.print(tables.summary_table(result))
-    console.print(tables.step_table(result))
-    console.print(glossary.IMBALANCE)
-    console.print(tables.rank_table(result))
-    print_notes(console, [result])
+    terminal.show(
+        summary_table(result),
+        step_table(result),
+        IMBALANCE,
+        rank_table(result),
+        *notes([result], changes_for_memory),
+        *inferred(result),
+    )

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from pipesim.cli import options, tables
+from pipesim.cli import options, terminal
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
 from pipesim.prediction import Timing
@@ -29,12 +26,7 @@ Workers = Annotated[
     int | None, typer.Option(min=1, help="Processes; 1: none beside this one. By default one a core.")
 ]
 Dask = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Scheduler of a Dask cluster, such as tcp://host:8786. Dask sends code: who reaches its ports runs "
-        "some. Keep them closed to others, or use tls:// with Dask's certificates (docs/network.md).",
-    ),
+    str | None, typer.Option(metavar="ADDRESS", help="Scheduler of a Dask cluster, such as tcp://host:8786.")
 ]
 
 
@@ -79,12 +71,12 @@ def sweep(
     timing: Timing = "engine" if engine else "compiled" if compiled else "fast"
     mapping = apply_overrides(read_yaml_mapping(scenario), overrides or ())
     asked = Sweep(mapping, tuple(axes), str(scenario), timing)
-    with executor_for(dask) as executor, counting_bar("sweeping", quiet=as_json) as progress:
+    with executor_for(dask) as executor, terminal.counting_bar("sweeping", quiet=as_json) as progress:
         report = run_sweep(asked, output, num_workers=workers, executor=executor, progress=progress)
     if as_json:
-        tables.print_json(_document(report, output))
+        terminal.print_json(_document(report, output))
         return
-    _print(report, output)
+    terminal.show(*_lines(report, output))
 
 
 def plot_table(
@@ -93,10 +85,11 @@ def plot_table(
     output: Annotated[Path, typer.Option("-o", "--output", help="PNG or SVG.")],
 ) -> None:
     """One picture of the field from the table of a sweep."""
-    from pipesim.show.figures.sweep import plot_sweep, read_sweep
+    from pipesim.show.figures import save_figure
+    from pipesim.show.figures.sweep_pictures import plot_sweep, read_sweep
 
     check_outputs(pictures=(output,), inputs=(table,))
-    plot_sweep(read_sweep(table), kind, table.stem, output)
+    save_figure(plot_sweep(read_sweep(table), kind, table.stem), output)
 
 
 def executor_for(dask: str | None) -> AbstractContextManager[Executor | None]:
@@ -104,31 +97,18 @@ def executor_for(dask: str | None) -> AbstractContextManager[Executor | None]:
     return nullcontext() if dask is None else dask_executor(dask)
 
 
-@contextmanager
-def counting_bar(words: str, *, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """Show on standard error how far it is; the block gets a function that is told (done, total)."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(words, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _print(report: SweepReport, output: Path) -> None:
-    console = tables.console()
+def _lines(report: SweepReport, output: Path) -> Iterator[str]:
     num_failed = len(report.failed)
     before = f", {report.num_resumed} of them from the interrupted sweep before"
     resumed = before if report.num_resumed else ""
-    console.print(f"{output}: {len(report.rows)} rows{resumed}; {num_failed} failed")
+    yield f"{output}: {len(report.rows)} rows{resumed}; {num_failed} failed"
     used = Counter(row["evaluator"] for row in report.rows if row["status"] == "ok")
     for evaluator, count in sorted(used.items()):
-        console.print(f"timed by the {'engine' if evaluator == 'engine' else 'compiled evaluator'}: {count}")
+        yield f"timed by the {'engine' if evaluator == 'engine' else 'compiled evaluator'}: {count}"
     for row in report.failed[:_NUM_NAMED]:
-        console.print(f"failed: row {row['row']}: {row['reason']}")
+        yield f"failed: row {row['row']}: {row['reason']}"
     if num_failed > _NUM_NAMED:
-        console.print(f"... and {num_failed - _NUM_NAMED} more; see the column 'reason'")
+        yield f"... and {num_failed - _NUM_NAMED} more; see the column 'reason'"
 
 
 def _document(report: SweepReport, output: Path) -> dict[str, object]:

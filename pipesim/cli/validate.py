@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pipesim.cli import options, tables
+from pipesim.cli import options, terminal
 from pipesim.files import check_outputs
+from pipesim.show.amounts import percent, seconds, signed_percent
+from pipesim.show.blocks import Table
 
 if TYPE_CHECKING:
     from pipesim.evidence.validation import Row, Validation
@@ -57,56 +60,59 @@ def validate(
         progress=lambda words: typer.echo(f"running: {words}", err=True),
     )
     if plot is not None:
-        from pipesim.show.figures.validation import plot_validation
+        from pipesim.show.figures import save_figure
+        from pipesim.show.figures.gantt import Lane, plot_lanes
 
-        plot_validation([(row.label, row.measured, row.predicted) for row in found.rows], plot)
+        lanes = [
+            Lane(f"{row.label}, {words}", timeline)
+            for row in found.rows
+            for words, timeline in (("measured", row.measured), ("predicted", row.predicted))
+        ]
+        save_figure(plot_lanes(lanes), plot)
     if as_json:
-        tables.print_json(found.to_dict())
+        terminal.print_json(found.to_dict())
         return
-    _print(found, asked.name)
+    terminal.show(*_blocks(found, asked.name))
 
 
-def _print(found: Validation, name: str) -> None:
-    console = tables.console()
+def _blocks(found: Validation, name: str) -> Iterator[str | Table]:
     columns = ["schedule", "measured", "spread", "predicted", "error", "bubble ratio", "predicted", "error"]
     columns += ["replay error", "disturbed steps"]
     title = f"{name}: {found.device}, calibrated on {found.calibrated_on}"
-    console.print(tables.plain_table(title, columns, [_line(row) for row in found.rows]))
+    yield Table(title, columns, [_line(row) for row in found.rows])
     ranks = [
         [
             row.label,
             str(rank),
-            tables.seconds(measured),
-            tables.seconds(predicted),
-            tables.seconds(predicted - measured),
+            seconds(measured),
+            seconds(predicted),
+            seconds(predicted - measured),
         ]
         for row in found.rows
         for rank, (measured, predicted) in enumerate(
             zip(row.measured_idle_s, row.predicted_idle_s, strict=True)
         )
     ]
-    console.print(
-        tables.plain_table("", ["schedule", "rank", "idle, measured", "predicted", "difference"], ranks)
-    )
+    yield Table("", ["schedule", "rank", "idle, measured", "predicted", "difference"], ranks)
     summary = found.summary()
     for words, key in (
         ("one stage a rank", "replay_error_one_stage"),
         ("more stages a rank", "replay_error_more_stages"),
     ):
         if summary[f"median_{key}"] is not None:
-            console.print(f"replay error with {words}, median (largest): {_both(summary, key)} %")
+            yield f"replay error with {words}, median (largest): {_both(summary, key)} %"
     if summary["num_disturbed_rows"]:
-        console.print(
+        yield (
             f"warning: {summary['num_disturbed_rows']} schedules, marked !, had too few steps that other "
             f"work on this machine left alone, after {max(row.num_runs for row in found.rows)} runs; "
             f"they are not counted"
         )
     for stages, calibration in found.calibrations.items():
         for note in dict.fromkeys(calibration.notes):
-            console.print(f"note: costs of {stages} stages: {note}")
+            yield f"note: costs of {stages} stages: {note}"
     for skipped in found.skipped:
-        console.print(f"skipped: {skipped.schedule}: {skipped.reason}")
-    console.print(_verdict(found))
+        yield f"skipped: {skipped.schedule}: {skipped.reason}"
+    yield _verdict(found)
 
 
 def _verdict(found: Validation) -> str:
@@ -133,14 +139,14 @@ def _line(row: Row) -> list[str]:
     spread = (row.p90_step_time_s - row.p10_step_time_s) / row.measured_step_time_s
     return [
         row.label + (" (calibrated on)" if row.calibrated_on else "") + (" !" if row.disturbed else ""),
-        tables.seconds(row.measured_step_time_s),
-        tables.percent(spread),
-        tables.seconds(row.predicted_step_time_s),
-        f"{100 * row.step_time_error:+.2f} %",
-        tables.percent(row.measured_bubble_ratio),
-        tables.percent(row.predicted_bubble_ratio),
+        seconds(row.measured_step_time_s),
+        percent(spread),
+        seconds(row.predicted_step_time_s),
+        signed_percent(row.step_time_error),
+        percent(row.measured_bubble_ratio),
+        percent(row.predicted_bubble_ratio),
         f"{100 * row.bubble_error:+.2f} pp",
-        f"{100 * row.replay_error:+.2f} %",
+        signed_percent(row.replay_error),
         f"{row.num_disturbed_steps} of {row.num_steps}"
         + (f" in {row.num_runs} runs" if row.num_runs > 1 else ""),
     ]

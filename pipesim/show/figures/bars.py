@@ -1,16 +1,25 @@
-"""Bars by rank: where the step's time goes, and where the memory goes."""
+"""A rank at a time: where the step's time goes, and where the memory goes."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 
-from pipesim.costs import CostTable
-from pipesim.ir.actions import Schedule
-from pipesim.ir.timeline import Timeline
-from pipesim.metrics import Breakdown, StepMetrics, memory_over_time
-from pipesim.show.figures.canvas import OPTIMIZER, SYNC, new_figure, save
+from pipesim.errors import ScenarioError
+from pipesim.metrics import memory_over_time
+from pipesim.show.amounts import time_unit
+from pipesim.show.figures.canvas import (
+    MISFIT_HATCH,
+    MISFIT_WORDS,
+    OPTIMIZER,
+    SYNC,
+    add_legend,
+    draw_limit,
+    entitle,
+    new_figure,
+)
+from pipesim.show.protocols import Run
 
 _MOST_TICKS = 24
 _PARTS = (
@@ -23,55 +32,70 @@ _PARTS = (
 )
 
 
-def plot_breakdown(title: str, metrics: StepMetrics, path: str | Path) -> None:
+def plot_breakdown(run: Run) -> Figure:
     """Draw each rank's step as a stacked bar: the makespan's parts, then synchronisation and optimizer."""
+    metrics, unit = run.metrics, time_unit(run.scenario)
     figure, (axis,) = new_figure(min(16.0, max(6.0, 1.2 + 0.7 * metrics.num_ranks)), 4.2)
     ranks = np.arange(metrics.num_ranks)
     bottom = np.zeros(len(ranks))
     layers = [
         (words, colour, np.array([float(getattr(rank.breakdown, part)) for rank in metrics.ranks]))
         for part, words, colour in _PARTS
-        if part in Breakdown.__slots__
     ]
     layers += [
         ("exposed gradient synchronisation", SYNC, np.full(len(ranks), float(metrics.exposed_sync_s))),
         ("optimizer", OPTIMIZER, np.full(len(ranks), float(metrics.optimizer_s))),
     ]
+    hatch = MISFIT_HATCH if metrics.fits_memory is False else None
     for words, colour, seconds in layers:
         if seconds.any():
-            axis.bar(ranks, seconds, 0.8, bottom, color=colour, label=words)
-            bottom += seconds
+            heights = seconds / unit.seconds
+            axis.bar(
+                ranks, heights, 0.8, bottom, color=colour, label=words, hatch=hatch, edgecolor="white", lw=0
+            )
+            bottom += heights
     axis.set_xlabel("rank")
-    axis.set_ylabel("seconds of a step")
+    axis.set_ylabel(f"of a step, in {unit.words}")
     axis.set_xticks(ranks[:: 1 + len(ranks) // _MOST_TICKS])
     axis.margins(x=0.01)
-    axis.set_title(title, loc="left", fontsize=9)
-    figure.legend(loc="outside right center", fontsize=8, frameon=False)
-    save(figure, path)
+    entitle(axis, _title(run))
+    add_legend(figure)
+    return figure
 
 
-def plot_memory(
-    title: str, timeline: Timeline, schedule: Schedule, costs: CostTable, path: str | Path
-) -> None:
-    """Draw the memory of every rank over the step, its static part dotted, against the device's limit."""
+def plot_memory(run: Run) -> Figure:
+    """Draw the memory of every rank over the step against the device's limit.
+
+    Raises
+    ------
+    ScenarioError
+        If the costs state no bytes of activations.
+    """
+    if run.metrics.peak_memory_bytes is None:
+        raise ScenarioError(
+            "nothing to draw: the costs state no bytes of activations; state costs.activations, or a model",
+            file=run.scenario.file,
+            key="costs",
+        )
+    schedule, costs, unit = run.schedule, run.costs, time_unit(run.scenario)
     figure, (axis,) = new_figure(9.0, 4.2)
-    colours = _rank_colours(schedule.num_ranks)
+    colours = colormaps["viridis"](np.linspace(0, 0.92, schedule.num_ranks))
     for rank in range(schedule.num_ranks):
-        seconds, used = memory_over_time(timeline, schedule, costs, rank)
+        seconds, used = memory_over_time(run.events, schedule, costs, rank)
         words = f"rank {rank}" if rank % (1 + schedule.num_ranks // _MOST_TICKS) == 0 else None
-        axis.step(seconds, used / 1e9, where="post", color=colours[rank], linewidth=0.9, label=words)
-    if costs.memory_limit_bytes is not None:
-        axis.axhline(costs.memory_limit_bytes / 1e9, color="#e15759", linestyle="--", label="device memory")
-    axis.set_xlabel("seconds")
-    axis.set_ylabel("GB")
+        axis.step(
+            seconds / unit.seconds, used / 1e9, where="post", color=colours[rank], linewidth=0.9, label=words
+        )
     axis.set_ylim(bottom=0)
-    axis.set_title(title, loc="left", fontsize=9)
-    figure.legend(loc="outside right center", fontsize=7, frameon=False)
-    save(figure, path)
+    limits = {costs.of_ranks.get(rank, costs).memory_limit_bytes for rank in range(schedule.num_ranks)}
+    draw_limit(axis, *sorted(limit / 1e9 for limit in limits if limit is not None))
+    axis.set_xlabel(unit.words)
+    axis.set_ylabel("memory of a device (GB)")
+    entitle(axis, _title(run))
+    add_legend(figure, fontsize=7)
+    return figure
 
 
-def _rank_colours(num_ranks: int) -> np.ndarray:
-    from matplotlib import colormaps
-
-    colours: np.ndarray = colormaps["viridis"](np.linspace(0, 0.92, num_ranks))
-    return colours
+def _title(run: Run) -> str:
+    misfit = f", {MISFIT_WORDS}" if run.metrics.fits_memory is False else ""
+    return f"{run.scenario.name}: {run.label}{misfit}"

@@ -1,17 +1,19 @@
-"""Colours, figures, and saving them."""
+"""Colours, figures, and turning them into files."""
 
 from __future__ import annotations
 
 import colorsys
+import io
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
 from pipesim.files import check_picture, complete_file
 from pipesim.ir.actions import Op
@@ -19,20 +21,102 @@ from pipesim.ir.actions import Op
 COLOURS = {Op.F: "#2f6fde", Op.B: "#f28e2b", Op.I: "#3fb8af", Op.W: "#59a14f"}
 OP_WORDS = {Op.F: "forward", Op.B: "full backward", Op.I: "input gradient", Op.W: "weight gradient"}
 IDLE = "#f5f5f5"
-_LETTERS_AN_INCH = 13
 SYNC, OPTIMIZER = "#7a6fb0", "#9c755f"
+LIMIT, MISFIT_HATCH, MISFIT_COLOUR = "#e15759", "///", "#e8b9b9"
+MISFIT_WORDS = "does not fit in memory"
+_LETTERS_AN_INCH = 13
+_DOTS_AN_INCH = 150
+_MARKERS = "osD^vP*X<>"
+_FILLS = ("full", "none", "bottom")
+_LINES = ("-", "--", ":")
+
+
+class Picture(Figure):
+    """A figure that a notebook shows as it is; it has no window and is in no list of open figures."""
+
+    def _repr_png_(self) -> bytes:
+        return png(self)
 
 
 def new_figure(width: float, height: float, num_rows: int = 1) -> tuple[Figure, list[Axes]]:
     """Make a figure of a size in inches with axes one under the other that share the x axis."""
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = Picture(figsize=(width, height), layout="constrained")
     axes = figure.subplots(num_rows, 1, sharex=True, squeeze=False)
     return figure, list(axes[:, 0])
 
 
-def save(figure: Figure, path: str | Path) -> None:
-    """Write a PNG or SVG, whole or not at all.
+def entitle(axis: Axes, words: str) -> None:
+    """Write a title as it stands, since names of scenarios are not formulas, and no wider than the figure."""
+    axis.set_title(_cut(words, axis), loc="left", fontsize=9, parse_math=False)
+
+
+def add_legend(figure: Figure, place: Any = "outside right center", **form: Any) -> None:
+    """Name what has a label, each as it stands."""
+    form = {"fontsize": 8, "frameon": False, **form}
+    legend = figure.legend(loc=place, **form)
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+        text.set_text(_cut(text.get_text(), figure.axes[0]))
+
+
+def _cut(words: str, axis: Axes) -> str:
+    figure = axis.get_figure(root=True)
+    assert figure is not None
+    longest = int(figure.get_figwidth() * _LETTERS_AN_INCH)
+    return words if len(words) <= longest or "\n" in words else f"{words[: longest - 3]}..."
+
+
+def form_of(number: int) -> dict[str, Any]:
+    """Give each of up to thirty sets a mark, and each of their lines a form, that no other has."""
+    again = number // len(_MARKERS)
+    return {
+        "color": f"C{number % 10}",
+        "marker": _MARKERS[number % len(_MARKERS)],
+        "markersize": 4,
+        "fillstyle": _FILLS[again % len(_FILLS)],
+        "linewidth": 1.2,
+        "linestyle": _LINES[again % len(_LINES)],
+    }
+
+
+def draw_limit(axis: Axes, *limits: float) -> None:
+    """Draw the memory of devices over what is already drawn, and hatch what no device has."""
+    for limit in limits:
+        axis.axhline(limit, color=LIMIT, linestyle="--", label="device memory")
+    top = axis.get_ylim()[1]
+    if limits and top > max(limits):
+        axis.axhspan(
+            max(limits), top, facecolor="none", edgecolor=MISFIT_COLOUR, hatch=MISFIT_HATCH, zorder=0
+        )
+        axis.set_ylim(top=top)
+
+
+def cross_out(axis: Axes, x: Sequence[float], y: Sequence[float]) -> None:
+    """Mark points that do not fit in memory."""
+    if len(x):
+        named = MISFIT_WORDS in axis.get_legend_handles_labels()[1]
+        label = None if named else MISFIT_WORDS
+        axis.plot(x, y, "x", color=LIMIT, markersize=8, zorder=5, label=label)
+
+
+@contextmanager
+def quiet_glyphs() -> Iterator[None]:
+    """Draw letters of an alphabet that the font lacks as boxes, without a warning."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")
+        yield
+
+
+def png(figure: Figure) -> bytes:
+    """Draw a figure as a PNG, the same bytes every time."""
+    stream = io.BytesIO()
+    with quiet_glyphs():
+        figure.savefig(stream, format="png", dpi=_DOTS_AN_INCH)
+    return stream.getvalue()
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a PNG or SVG, by the file's name, whole or not at all.
 
     Raises
     ------
@@ -40,18 +124,9 @@ def save(figure: Figure, path: str | Path) -> None:
         If the name ends in neither, or the place cannot be written to.
     """
     check_picture(path)
-    for text in figure.findobj(Text):
-        text.set_parse_math(False)  # names of scenarios are not formulas
-        words, longest = text.get_text(), int(figure.get_figwidth() * _LETTERS_AN_INCH)
-        if len(words) > longest and "\n" not in words:
-            text.set_text(f"{words[: longest - 3]}...")
-    with (
-        complete_file(path) as temporary,
-        rc_context({"svg.hashsalt": "pipesim"}),
-        warnings.catch_warnings(),
-    ):
-        warnings.filterwarnings("ignore", message="Glyph")  # an alphabet the font lacks is drawn as boxes
-        figure.savefig(temporary, dpi=150, metadata={"Date": None} if temporary.suffix == ".svg" else None)
+    with complete_file(path) as temporary, rc_context({"svg.hashsalt": "pipesim"}), quiet_glyphs():
+        dated = {"Date": None} if temporary.suffix.lower() == ".svg" else None
+        figure.savefig(temporary, dpi=_DOTS_AN_INCH, metadata=dated)
 
 
 def shade(colour: str, chunk: int, num_chunks: int) -> tuple[float, float, float]:

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from pipesim.ir.actions import REDUCTIONS, Op
 from pipesim.ir.timeline import Timeline
-from pipesim.show.figures.canvas import COLOURS, IDLE, OP_WORDS, OPTIMIZER, SYNC, new_figure, save, shade
+from pipesim.show.amounts import SECONDS, TimeUnit, percent, seconds, time_unit
+from pipesim.show.figures.canvas import (
+    COLOURS,
+    IDLE,
+    MISFIT_COLOUR,
+    MISFIT_HATCH,
+    MISFIT_WORDS,
+    OP_WORDS,
+    OPTIMIZER,
+    SYNC,
+    add_legend,
+    entitle,
+    new_figure,
+    shade,
+)
+from pipesim.show.protocols import Run
 
 WIDTH_INCHES = 14.0
 ROW_INCHES, SMALL_ROW_INCHES = 0.24, 0.13
@@ -23,7 +39,34 @@ READABLE_INCHES = 0.13
 MOST_NUMBERS = 4000
 
 
-def plot_gantt(timelines: Sequence[tuple[str, Timeline]], path: str | Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One replica's timeline under a title; hatched where it does not fit in memory."""
+
+    title: str
+    timeline: Timeline
+    fits: bool = True
+
+
+def plot_gantt(*runs: Run | Sequence[Run]) -> Figure:
+    """Draw runs of one scenario under each other; those that run alike, given together, once.
+
+    Times are in units of F where the scenario states one for all ranks.
+    """
+    groups = [run if isinstance(run, Sequence) else [run] for run in runs]
+    lanes = []
+    for group in groups:
+        metrics = group[0].metrics
+        names, fits = ", ".join(run.label for run in group), metrics.fits_memory is not False
+        words = f"{names}: step {seconds(metrics.step_time_s)}, bubble ratio {percent(metrics.bubble_ratio)}"
+        lanes.append(Lane(words if fits else f"{words}, {MISFIT_WORDS}", group[0].events, fits))
+    scenario = groups[0][0].scenario
+    if len(lanes) == 1:
+        lanes = [replace(lanes[0], title=f"{scenario.name}: {lanes[0].title}")]
+    return plot_lanes(lanes, unit=time_unit(scenario))
+
+
+def plot_lanes(lanes: Sequence[Lane], *, unit: TimeUnit = SECONDS) -> Figure:
     """Draw timelines under each other.
 
     F blue, full B orange, I teal, W green, idle near white; later chunks of a rank are lighter; the
@@ -31,34 +74,49 @@ def plot_gantt(timelines: Sequence[tuple[str, Timeline]], path: str | Path) -> N
 
     Parameters
     ----------
-    timelines : sequence of (str, Timeline)
-        Title and one replica's timeline each.
-    path : str or Path
-        PNG or SVG.
+    lanes : sequence of Lane
+        At least one.
+    unit : TimeUnit
+        Of the time axis.
     """
-    num_rows = [int(timeline.rank.max()) + 1 for _, timeline in timelines]
-    row_inches = ROW_INCHES if len(timelines) <= MANY else SMALL_ROW_INCHES
-    height = sum(num_rows) * row_inches + 0.45 * len(timelines) + 1.0
-    figure, axes = new_figure(WIDTH_INCHES, height, len(timelines))
-    longest = max(float(timeline.end_s.max()) for _, timeline in timelines)
-    for axis, (title, timeline) in zip(axes, timelines, strict=True):
+    num_rows = [int(lane.timeline.rank.max()) + 1 for lane in lanes]
+    row_inches = ROW_INCHES if len(lanes) <= MANY else SMALL_ROW_INCHES
+    height = sum(num_rows) * row_inches + 0.45 * len(lanes) + 1.0
+    figure, axes = new_figure(WIDTH_INCHES, height, len(lanes))
+    timelines = [_in_units(lane.timeline, unit) for lane in lanes]
+    longest = max(timeline.end_s.max() for timeline in timelines)
+    for axis, lane, timeline, rows in zip(axes, lanes, timelines, num_rows, strict=True):
         _draw(axis, timeline, longest)
-        axis.set_title(title, loc="left", fontsize=9)
-    for axis, rows in zip(axes, num_rows, strict=True):
+        entitle(axis, lane.title)
         axis.set_ylim(rows - 0.5, -0.5)
-    axes[-1].set_xlabel("seconds")
-    used = {op for _, timeline in timelines for op in np.unique(timeline.op).tolist()}
+        if not lane.fits:
+            axis.patch.set(hatch=MISFIT_HATCH, edgecolor=MISFIT_COLOUR)
+    axes[-1].set_xlabel(unit.words)
+    patches = _legend(timelines)
+    add_legend(figure, "outside lower center", handles=patches, ncols=len(patches))
+    return figure
+
+
+def _in_units(timeline: Timeline, unit: TimeUnit) -> Timeline:
+    start, end = (times.astype(float) / unit.seconds for times in (timeline.start_s, timeline.end_s))
+    return replace(timeline, start_s=start, end_s=end)
+
+
+def _legend(timelines: Sequence[Timeline]) -> list[Patch]:
+    """Name what is drawn, and the shades where a rank has several chunks."""
+    used = {op for timeline in timelines for op in np.unique(timeline.op).tolist()}
     patches = [Patch(color=COLOURS[op], label=OP_WORDS[op]) for op in COLOURS if op in used]
-    patches += [
+    if any(_chunks(timeline.select(timeline.compute))[1] > 1 for timeline in timelines):
+        last = shade(COLOURS[Op.F], 1, 2)
+        patches.append(Patch(color=last, label="the lighter, the later chunk of a rank"))
+    return patches + [
         Patch(color=colour, label=words)
         for ops, colour, words in (
             (REDUCTIONS, SYNC, "gradient synchronisation"),
             ((Op.OPTIMIZER,), OPTIMIZER, "optimizer"),
         )
-        if any(_lasting(timeline, ops).any() for _, timeline in timelines)
+        if any(_lasting(timeline, ops).any() for timeline in timelines)
     ]
-    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), fontsize=8, frameon=False)
-    save(figure, path)
 
 
 def _lasting(timeline: Timeline, ops: tuple[Op, ...]) -> np.ndarray:
@@ -75,7 +133,7 @@ def _draw(axis: Axes, timeline: Timeline, longest: float) -> None:
     axis.tick_params(axis="both", length=2, labelsize=7)
     axis.tick_params(axis="y", length=0, labelsize=6)
     compute = timeline.select(timeline.compute)
-    inches = (compute.end_s - compute.start_s).astype(float) / longest * WIDTH_INCHES * 0.93
+    inches = (compute.end_s - compute.start_s) / longest * WIDTH_INCHES * 0.93
     _boxes(axis, compute, inches)
     for ops, colour in ((REDUCTIONS, SYNC), ((Op.OPTIMIZER,), OPTIMIZER)):
         rows = timeline.select(_lasting(timeline, ops))
@@ -104,7 +162,7 @@ def _boxes(axis: Axes, compute: Timeline, inches: np.ndarray) -> None:
 
 
 def _corners(rows: Timeline, top: np.ndarray, bottom: np.ndarray) -> np.ndarray:
-    left, right = rows.start_s.astype(float), rows.end_s.astype(float)
+    left, right = rows.start_s, rows.end_s
     upper = rows.rank - 0.42 + 0.84 * top
     lower = rows.rank - 0.42 + 0.84 * bottom
     return np.stack(
@@ -142,7 +200,7 @@ def _numbers(axis: Axes, compute: Timeline, inches: np.ndarray) -> None:
     if len(readable) > MOST_NUMBERS:
         return
     for row in readable.tolist():
-        middle = float(compute.start_s[row] + compute.end_s[row]) / 2
+        middle = (compute.start_s[row] + compute.end_s[row]) / 2
         height = compute.rank[row] - 0.42 + 0.42 * (top[row] + bottom[row])
         text = (
             str(compute.microbatch[row])

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
+from pipesim.show.figures.canvas import quiet_glyphs
+
 Box = tuple[float, float, float, float]
 """Left, bottom, width, height."""
 Place = tuple[float, float]
@@ -103,7 +105,8 @@ def name_points(
     """
     figure = axis.get_figure(root=True)
     assert figure is not None
-    figure.draw_without_rendering()  # settles where everything is
+    with quiet_glyphs():
+        figure.draw_without_rendering()  # settles where everything is
 
     def on_page(place: Place) -> Place:
         x, y = axis.transData.transform(place) * _POINTS_AN_INCH / figure.dpi
@@ -129,6 +132,7 @@ def name_points(
             va="center",
             fontsize=7,
             color=colour,
+            parse_math=False,
             arrowprops={"arrowstyle": "-", "color": "#bdbdbd", "linewidth": 0.6, "shrinkA": 0, "shrinkB": 2},
         )
 

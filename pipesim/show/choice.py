@@ -4,32 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
-from pipesim.costs import CostTable
-from pipesim.metrics import StepMetrics
+from pipesim.metrics import RankMetrics
+from pipesim.show.protocols import R, Run
+
+THIN_SHARE = 0.95
+"""Above this share of a device's memory, an estimate a few per cent low decides whether a run fits."""
 
 _SAME = 1 + 1e-9
 """Step times that differ by less are one: the rounding of sums in another order."""
-
-
-class Run(Protocol):
-    """What a choice looks at in a result."""
-
-    @property
-    def metrics(self) -> StepMetrics:
-        """Numbers of the step."""
-
-    @property
-    def costs(self) -> CostTable:
-        """For the device's memory."""
-
-    @property
-    def synchronous(self) -> bool:
-        """Whether all microbatches see the same weights."""
-
-
-R = TypeVar("R", bound=Run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,25 +53,33 @@ def choose(runs: Sequence[R], *, own: R | None = None, free_share: float = 0.0) 
     alike = [run for run in runs if run.synchronous] or list(runs)
     fitting = [run for run in alike if run.metrics.fits_memory is not False]
     if not fitting:
-        return Choice(min(alike, key=memory_or_in_flight), fits=False, roomy=None)
+        return Choice(min(alike, key=held_at_most), fits=False, roomy=None)
     best = _fastest(fitting, own)
     with_room = [run for run in fitting if _share(run) <= 1 - free_share]
     roomy = _fastest(with_room, own) if with_room and _share(best) > 1 - free_share else None
     return Choice(best, fits=True, roomy=roomy)
 
 
-def memory_or_in_flight(run: Run) -> float:
-    """Peak bytes of a device or, where the costs state none, the most chunks in flight on a rank."""
-    metrics = run.metrics
-    if metrics.peak_memory_bytes is not None:
-        return metrics.peak_memory_bytes
-    return max(rank.peak_in_flight for rank in metrics.ranks)
+def held_at_most(run: Run) -> float:
+    """Peak bytes of a device or, where the costs state none, the most microbatches that a rank holds."""
+    peak_bytes = run.metrics.peak_memory_bytes
+    return held_microbatches(run, *run.metrics.ranks) if peak_bytes is None else peak_bytes
+
+
+def held_microbatches(run: Run, *ranks: RankMetrics) -> float:
+    """Most microbatches of which one of some ranks holds activations.
+
+    What is in flight are stages, or slices of them: each counts by its share of the 1/p of the model that a
+    rank would hold once.
+    """
+    most = max(rank.peak_in_flight for rank in ranks)
+    return most * run.metrics.num_ranks / run.metrics.num_stages / run.schedule.num_slices
 
 
 def _fastest(runs: Sequence[R], own: R | None) -> R:
     limit_s = min(run.metrics.step_time_s for run in runs) * _SAME
     ties = [run for run in runs if run.metrics.step_time_s <= limit_s]
-    return min(ties, key=lambda run: (run is not own, memory_or_in_flight(run)))
+    return min(ties, key=lambda run: (run is not own, held_at_most(run)))
 
 
 def _share(run: Run) -> float:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
-from pipesim.cli.glossary import part_name
-from pipesim.cli.notes import framework_sentence
-from pipesim.cli.tables import amount, percent, seconds
-from pipesim.prediction import Prediction
-from pipesim.questions import Comparison
-from pipesim.questions.memory_advice import THIN_SHARE
-from pipesim.show.report import Choice, choose
+from pipesim.show.amounts import amount, percent, seconds
+from pipesim.show.choice import THIN_SHARE, Choice, choose, held_at_most
+from pipesim.show.glossary import part_name
+from pipesim.show.notes import framework_sentence
+from pipesim.show.protocols import Comparison, R, Run
 
 _UNEXPLAINED = "not_explained_s"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Generic[R]):
     """All results, the one to run, and the scenario's own.
 
     Parameters
     ----------
     comparison : Comparison
         All of them, the scenario's own among them.
-    own : Prediction, optional
+    own : Run, optional
         None where the scenario's schedule cannot run.
     refusal : str
         Why it cannot, else nothing.
@@ -32,18 +30,18 @@ class Answer:
         What to run.
     """
 
-    comparison: Comparison
-    own: Prediction | None
+    comparison: Comparison[R]
+    own: R | None
     refusal: str
-    choice: Choice[Prediction]
+    choice: Choice[R]
 
     @classmethod
-    def of(cls, comparison: Comparison, own: Prediction | None, refusal: str = "") -> Answer:
+    def of(cls, comparison: Comparison[R], own: R | None, refusal: str = "") -> Answer[R]:
         """Choose among results."""
         return cls(comparison, own, refusal, choose(comparison.results, own=own, free_share=1 - THIN_SHARE))
 
     @property
-    def shown(self) -> list[Prediction]:
+    def shown(self) -> list[R]:
         """The chosen one, and the scenario's own where it is another."""
         best = self.choice.best
         return [best] if self.own is None or self.own is best else [best, self.own]
@@ -71,22 +69,9 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: the comparison, and the answer."""
-        best, own = self.choice.best, self.own
         return {
-            "best": {
-                "schedule": best.schedule.name,
-                "num_chunks": best.metrics.num_chunks,
-                "step_time_s": float(best.metrics.step_time_s),
-                "fits_memory": best.metrics.fits_memory,
-            },
-            "scenario_schedule": None
-            if own is None
-            else {
-                "schedule": own.schedule.name,
-                "num_chunks": own.metrics.num_chunks,
-                "step_time_s": float(own.metrics.step_time_s),
-                "fits_memory": own.metrics.fits_memory,
-            },
+            "best": _facts(self.choice.best),
+            "scenario_schedule": None if self.own is None else _facts(self.own),
             "saved_share": self.saved,
             "answer": self.sentences(),
             **self.comparison.to_dict(),
@@ -139,11 +124,20 @@ class Answer:
         return f"{text}{'' if own.synchronous else ', asynchronous'}."
 
 
-def _ratio(one: Prediction, other: Prediction) -> float:
+def _facts(run: Run) -> dict[str, Any]:
+    return {
+        "schedule": run.schedule.name,
+        "num_chunks": run.metrics.num_chunks,
+        "step_time_s": float(run.metrics.step_time_s),
+        "fits_memory": run.metrics.fits_memory,
+    }
+
+
+def _ratio(one: Run, other: Run) -> float:
     return float(one.metrics.step_time_s) / float(other.metrics.step_time_s)
 
 
-def _limits(result: Prediction) -> str:
+def _limits(result: Run) -> str:
     """Say what its step time consists of."""
     parts = {name: float(value) for name, value in result.breakdown.items() if value and name != _UNEXPLAINED}
     shares = {part_name(name): value / sum(parts.values()) for name, value in parts.items()}
@@ -153,11 +147,11 @@ def _limits(result: Prediction) -> str:
     return f"{text}{''.join(f', {name} {percent(share)}' for name, share in lost)}."
 
 
-def _memory(result: Prediction) -> str:
+def _memory(result: Run) -> str:
     peak_bytes, limit_bytes = result.metrics.peak_memory_bytes, result.costs.memory_limit_bytes
     if peak_bytes is None:
-        chunks = max(rank.peak_in_flight for rank in result.metrics.ranks)
-        return f"The scenario states no memory; a rank holds the activations of at most {chunks} chunks."
+        held = f"{held_at_most(result):.4g}"
+        return f"The scenario states no memory; a rank holds the activations of at most {held} microbatches."
     if limit_bytes is None:
         return f"A device needs {amount(peak_bytes)} of memory."
     share = percent(peak_bytes / limit_bytes)

@@ -11,7 +11,7 @@ COLUMNS = {
     "bubble ratio": "idle / (p * makespan), from 0 to 1",
     "bubble overhead": "(makespan - ideal) / ideal, ideal = mean busy time of a rank; (p-1)/m for 1F1B",
     "span bubble": "1 - mean busy time / longest first start to last end of a single rank",
-    "peak in flight": "most chunks (or slices of them) of which a rank holds activations",
+    "peak held": "most microbatches whose activations a rank holds; of half of its layers, half a one",
     "peak memory": "most bytes on a device: weights, gradients, optimizer, activations",
     "fits": "whether every rank's peak memory is within its device's",
     "p2p sent": "bytes sent to other ranks in a step, by one device of each rank together",

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from pipesim.errors import ScenarioError
-from pipesim.show.figures.canvas import new_figure, save
-from pipesim.show.figures.curves import plot_bubble
+from pipesim.show.figures.bubble_lines import plot_bubble
+from pipesim.show.figures.canvas import add_legend, cross_out, draw_limit, entitle, form_of, new_figure
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_MARKERS = "osD^vP*X<>"
 _SIZES = ("parallel.pipeline", "parallel.tensor", "parallel.context", "parallel.expert", "parallel.data")
 _CONFIGURATION = (
     *("schedule", "num_chunks", *_SIZES, "batch.global", "batch.micro", "batch.microbatches", "recompute"),
@@ -62,8 +62,8 @@ def read_sweep(path: str | Path) -> pd.DataFrame:
     return done
 
 
-def plot_sweep(frame: pd.DataFrame, kind: str, title: str, path: str | Path) -> None:
-    """Draw one of `KINDS`.
+def plot_sweep(frame: pd.DataFrame, kind: str, title: str) -> Figure:
+    """Draw one of `KINDS`; where several rows share a place, the best of those that fit in memory.
 
     Parameters
     ----------
@@ -77,8 +77,6 @@ def plot_sweep(frame: pd.DataFrame, kind: str, title: str, path: str | Path) -> 
         ``network``: step time against the rate between nodes, and where the fastest configuration changes.
     title : str
         Over the picture.
-    path : str or Path
-        PNG or SVG.
 
     Raises
     ------
@@ -88,14 +86,13 @@ def plot_sweep(frame: pd.DataFrame, kind: str, title: str, path: str | Path) -> 
     if kind not in KINDS:
         raise ScenarioError(f"found {kind!r}; allowed: {', '.join(KINDS)}", key="--kind")
     if kind == _BUBBLE:
-        plot_bubble(title, _bubble_curves(frame), path)
-        return
+        return plot_bubble(title, _bubble_curves(frame))
     figure, (axis,) = new_figure(9.0, 5.0)
     _DRAWN[kind](axis, frame)
     axis.grid(alpha=0.3)
-    axis.set_title(title, loc="left", fontsize=9)
-    figure.legend(loc="outside right center", fontsize=7, frameon=False)
-    save(figure, path)
+    entitle(axis, title)
+    add_legend(figure, fontsize=7)
+    return figure
 
 
 def _lines(frame: pd.DataFrame, without: Sequence[str]) -> list[tuple[str, pd.DataFrame]]:
@@ -136,13 +133,20 @@ def _words(columns: Sequence[str], values: Sequence[Any]) -> str:
     return ", ".join(words)
 
 
-def _style(number: int) -> dict[str, Any]:
-    return {
-        "marker": _MARKERS[number % len(_MARKERS)],
-        "markersize": 4,
-        "linewidth": 1.2,
-        "linestyle": ("-", "--", ":")[number // 10 % 3],
-    }
+def _draw_best(
+    axis: Any, number: int, label: str, rows: pd.DataFrame, places: Any, column: str, *, least: bool = False
+) -> pd.Series[Any]:
+    """Draw one line through the best row of each place; crossed out where none of a place fits in memory.
+
+    `places` are where the rows stand on the x axis; returned is the best value of `column` by place.
+    """
+    fits = ~rows["fits_memory"].astype(str).eq("False") if "fits_memory" in rows.columns else True
+    ranked = rows.assign(x=places, fits=fits).sort_values(["fits", column], ascending=[False, least])
+    best = ranked.groupby("x")[[column, "fits"]].first()
+    axis.plot(best.index, best[column].to_numpy(), label=label, **form_of(number))
+    too_large = best[~best["fits"].astype(bool)]
+    cross_out(axis, too_large.index.tolist(), too_large[column].tolist())
+    return best[column]
 
 
 def _needed(frame: pd.DataFrame, column: str, what: str) -> None:
@@ -180,9 +184,8 @@ def _pairs(first: str, second: str) -> Callable[[Any, pd.DataFrame], None]:
         # The remaining size follows from the number of GPUs, and the microbatches from it.
         follows = [first, second, "parallel.data", "parallel.tensor", "batch.microbatches"]
         for number, (label, rows) in enumerate(_lines(frame, follows)):
-            best = rows.groupby([first, second])[column].max()
-            places = [place for place, pair in enumerate(pairs) if pair in best.index]
-            axis.plot(places, [best[pairs[place]] for place in places], label=label, **_style(number))
+            places = [pairs.index(pair) for pair in zip(rows[first], rows[second], strict=True)]
+            _draw_best(axis, number, label, rows, places, column)
         axis.set_xticks(range(len(pairs)), [f"({a}, {b})" for a, b in pairs])
         axis.set_ylim(bottom=0)
         axis.set_xlabel(f"({first.split('.')[1]}, {second.split('.')[1]}) parallel size")
@@ -196,8 +199,7 @@ def _weak_scaling(axis: Any, frame: pd.DataFrame) -> None:
     column = _throughput(axis, frame)
     grows = ["num_gpus", "cluster.num_nodes", "parallel.data", "batch.global", "batch.microbatches"]
     for number, (label, rows) in enumerate(_lines(frame, grows)):
-        best = rows.groupby("num_gpus")[column].max()
-        axis.plot(best.index, best.to_numpy(), label=label, **_style(number))
+        _draw_best(axis, number, label, rows, rows["num_gpus"], column)
     _log2_ticks(axis, frame["num_gpus"])
     axis.set_ylim(bottom=0)
     axis.set_xlabel("GPUs")
@@ -207,10 +209,9 @@ def _memory_stage(axis: Any, frame: pd.DataFrame) -> None:
     _needed(frame, "peak_memory_bytes_by_rank", "memory of ranks; it needs costs that state bytes")
     for number, (label, rows) in enumerate(_lines(frame, [])):
         of_ranks = [float(word) / 1e9 for word in str(rows["peak_memory_bytes_by_rank"].iloc[0]).split()]
-        axis.plot(range(len(of_ranks)), of_ranks, label=label, **_style(number))
-    for limit in frame["memory_limit_bytes"].dropna().unique():
-        axis.axhline(limit / 1e9, color="#e15759", linestyle="--", label="device memory")
+        axis.plot(range(len(of_ranks)), of_ranks, label=label, **form_of(number))
     axis.set_ylim(bottom=0)
+    draw_limit(axis, *sorted(frame["memory_limit_bytes"].dropna().unique() / 1e9))
     axis.set_xlabel("pipeline rank")
     axis.set_ylabel("peak memory of a device (GB)")
 
@@ -223,9 +224,10 @@ def _network(axis: Any, frame: pd.DataFrame) -> None:
     lines = _lines(frame, ["inter_node_bytes_per_s"])
     times = np.full((len(lines), len(rates)), np.inf)
     for number, (label, rows) in enumerate(lines):
-        best = rows.groupby("inter_node_bytes_per_s")["step_time_s"].min()
-        times[number] = [best.get(rate, np.inf) for rate in rates]
-        axis.plot(best.index / 1e9, best.to_numpy(), label=label, **_style(number))
+        best = _draw_best(
+            axis, number, label, rows, rows["inter_node_bytes_per_s"] / 1e9, "step_time_s", least=True
+        )
+        times[number] = [best.get(rate / 1e9, np.inf) for rate in rates]
     for rate in crossings(np.array(rates), times):
         axis.axvline(
             rate / 1e9, color="#9a9a9a", linewidth=0.8, linestyle=":", label=f"{rate / 1e9:.3g} GB/s"

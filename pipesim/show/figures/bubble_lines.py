@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from pipesim.show.figures.canvas import new_figure, save
+from pipesim.show.figures.canvas import entitle, new_figure
 from pipesim.show.figures.labels import spread
 
 _COLOURS = ("#2f6fde", "#f28e2b", "#59a14f", "#e15759", "#7a6fb0", "#9c755f", "#3fb8af", "#d37295")
@@ -22,9 +23,7 @@ _SAME = 0.005
 Points = Sequence[tuple[int, float]]
 
 
-def plot_bubble(
-    title: str, curves: Mapping[str, Points], path: str | Path, *, mark: int | None = None
-) -> None:
+def plot_bubble(title: str, curves: Mapping[str, Points], *, mark: int | None = None) -> Figure:
     """Draw bubble ratios against the number of microbatches, each curve named at its end.
 
     Curves that lie on each other are one; the lowest have colours, the others are grey.
@@ -35,8 +34,6 @@ def plot_bubble(
         Over the picture.
     curves : Mapping
         Schedule to (number of microbatches, bubble ratio) pairs.
-    path : str or Path
-        PNG or SVG.
     mark : int, optional
         Number of microbatches to mark, the scenario's own.
     """
@@ -50,34 +47,19 @@ def plot_bubble(
         axis.plot(*zip(*points, strict=True), "o-", color=colours[position], markersize=3, linewidth=1.3)
     if mark is not None:
         axis.axvline(mark, color="#9a9a9a", linewidth=0.8, linestyle=":")
-    axis.set_xscale("log", base=2)
-    ticks = sorted({count for points in curves.values() for count, _ in points})
-    axis.set_xticks(ticks, [str(tick) for tick in ticks])
-    axis.minorticks_off()
-    ratios = [ratio for points in curves.values() for _, ratio in points]
-    if min(ratios) > 0:
-        axis.set_yscale("log")
-        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axis.minorticks_off()
-    else:
-        axis.set_ylim(bottom=0)
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{100 * ratio:.4g} %"))
+    _scale(axis, curves)
     axis.grid(alpha=0.3)
     axis.set_xlabel("microbatches m")
     axis.set_ylabel("bubble ratio: idle / (p x makespan)")
-    axis.set_title(title, loc="left", fontsize=9)
-    low, high = axis.get_ylim()
-    scale = math.log if min(ratios) > 0 else float
-    ends = [
-        (scale(points[-1][1]) - scale(low)) / (scale(high) - scale(low)) * (height - 1.0)
-        for _, points in drawn
-    ]
-    middles = spread(ends, inches, top=height - 1.0)
+    entitle(axis, title)
+    ends = [points[-1] for _, points in drawn]
+    up = (axis.transData - axis.transAxes).transform(ends)[:, 1] * (height - 1.0)
+    middles = spread(up.tolist(), inches, top=height - 1.0)
     line = {"arrowstyle": "-", "color": "#bdbdbd", "linewidth": 0.6, "shrinkA": 2, "shrinkB": 3}
-    for (_, points), lines, middle, colour in zip(drawn, words, middles, colours, strict=True):
+    for end, lines, middle, colour in zip(ends, words, middles, colours, strict=True):
         axis.annotate(
             "\n".join(lines),
-            points[-1],
+            end,
             xytext=(1.05, middle / (height - 1.0)),
             textcoords="axes fraction",
             va="center",
@@ -85,8 +67,23 @@ def plot_bubble(
             color="#404040" if colour == _OTHERS else colour,
             annotation_clip=False,
             arrowprops=line | {"relpos": (0, 0.5)},
+            parse_math=False,
         )
-    save(figure, path)
+    return figure
+
+
+def _scale(axis: Axes, curves: Mapping[str, Points]) -> None:
+    """Make both axes logarithmic, the upright one unless a ratio is zero."""
+    axis.set_xscale("log", base=2)
+    ticks = sorted({count for points in curves.values() for count, _ in points})
+    axis.set_xticks(ticks, [str(tick) for tick in ticks])
+    if min(ratio for points in curves.values() for _, ratio in points) > 0:
+        axis.set_yscale("log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    else:
+        axis.set_ylim(bottom=0)
+    axis.minorticks_off()
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{100 * ratio:.4g} %"))
 
 
 def _together(curves: Mapping[str, Points]) -> list[tuple[list[str], Points]]:

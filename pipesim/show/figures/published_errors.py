@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from pipesim.show.figures.canvas import new_figure, save
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
-_MARKERS = "osD^vP*X<>"
+from pipesim.show.figures.canvas import add_legend, entitle, form_of, new_figure
 
 
-def plot_accuracy(
-    title: str,
-    points: Mapping[str, Sequence[tuple[float, float]]],
-    path: str | Path,
-    *,
-    unit: str,
-) -> None:
+def plot_accuracy(title: str, points: Mapping[str, Sequence[tuple[float, float]]], *, unit: str) -> Figure:
     """Draw predicted against measured on logarithmic axes, and the errors below.
 
     Parameters
@@ -25,8 +19,6 @@ def plot_accuracy(
         Over the picture.
     points : Mapping
         Name of a set to (measured, predicted) pairs, both positive and in one unit.
-    path : str or Path
-        PNG or SVG.
     unit : str
         Of the axes.
     """
@@ -35,19 +27,22 @@ def plot_accuracy(
     largest = max(max(pair) for pairs in points.values() for pair in pairs)
     above.plot([smallest, largest], [smallest, largest], color="#9a9a9a", linewidth=0.8)
     below.axhline(0, color="#9a9a9a", linewidth=0.8)
-    for position, (name, pairs) in enumerate(points.items()):
-        form = f"C{position % 10}{_MARKERS[position % len(_MARKERS)]}"
+    for number, (name, pairs) in enumerate(points.items()):
+        form = {**form_of(number), "linestyle": "none", "alpha": 0.8}
         measured, predicted = zip(*pairs, strict=True)
-        errors = [100 * (p / m - 1) for m, p in pairs]
-        above.plot(measured, predicted, form, markersize=4, alpha=0.8, label=name)
-        below.plot(measured, errors, form, markersize=4, alpha=0.8)
+        above.plot(measured, predicted, **form, label=name)
+        below.plot(measured, [100 * (p / m - 1) for m, p in pairs], **form)
     above.set_xscale("log")
     above.set_yscale("log")
+    for axis in (above.xaxis, above.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
     above.set_ylabel(f"predicted [{unit}]")
     below.set_ylabel("error [%]")
     below.set_xlabel(f"measured [{unit}]")
     above.grid(alpha=0.3)
     below.grid(alpha=0.3)
-    above.set_title(title, loc="left", fontsize=9)
-    figure.legend(loc="outside right center", fontsize=8, frameon=False)
-    save(figure, path)
+    entitle(above, title)
+    add_legend(figure)
+    return figure

@@ -1,0 +1,120 @@
+"""What a reader must know beside the numbers: warnings, frameworks that would refuse, inferred values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from pipesim.schedules.frameworks import FRAMEWORKS, runs_only_as_csv
+from pipesim.show.amounts import amount, seconds
+from pipesim.show.choice import THIN_SHARE
+from pipesim.show.protocols import Change, R, Run
+
+
+def notes(results: Sequence[R], changes_for_memory: Callable[[R], Sequence[Change]]) -> Iterator[str]:
+    """Give warnings first, then refusals by schedule, then how numbers are to be taken.
+
+    Parameters
+    ----------
+    results : sequence of Run
+        Of one scenario.
+    changes_for_memory : Callable
+        Finds what would make a result fit, where none does.
+    """
+    scenario = results[0].scenario
+    for warning in scenario.warnings:
+        yield f"warning: {warning}"
+    for result in results:
+        for refusal in result.notes:
+            yield f"note: {result.label} runs here, but not in {refusal}"
+    for result in results:
+        if (late := result.asynchrony) is not None:
+            yield (
+                f"note: {result.label} is asynchronous: gradients up to {max(late.staleness)} updates late, "
+                f"{max(late.weight_versions)} weight versions; its numbers are those of a first step alone, "
+                f"in a long run a step takes {seconds(late.steady_period_s)}"
+            )
+    yield from _overhead_notes(results)
+    yield from _memory_notes(results, changes_for_memory)
+    if scenario.efficiency is not None and scenario.efficiency.error_band is not None:
+        yield (
+            f"note: of ten step times predicted with {scenario.efficiency.name}, nine lie within "
+            f"{scenario.efficiency.error_band:.0%} of the measured ones"
+        )
+
+
+def inferred(run: Run) -> Iterator[str]:
+    """Say what the scenario does not state."""
+    if run.scenario.echo:
+        yield "inferred:"
+    for key, words in run.scenario.echo.items():
+        yield f"  {key} = {words}"
+
+
+def _overhead_notes(results: Sequence[Run]) -> Iterator[str]:
+    """Say of sliced schedules that are slower than others mainly because each slice pays the overhead."""
+    whole = [result for result in results if result.schedule.num_slices == 1 and result.synchronous]
+    fastest_s = min((float(result.metrics.step_time_s) for result in whole), default=float("inf"))
+    for result in results:
+        num_slices, step_s = result.schedule.num_slices, float(result.metrics.step_time_s)
+        overhead_s = float(result.breakdown["overhead_s"]) if num_slices > 1 else 0.0
+        more_s = overhead_s * (1 - 1 / num_slices)
+        if more_s > (step_s - fastest_s) / 2 > 0:
+            yield (
+                f"note: {result.label} pays the layers' fixed overhead once for each of {num_slices} slices: "
+                f"{seconds(overhead_s)} of its step, {seconds(more_s)} more than whole microbatches pay, "
+                "which is most of what it is slower by than the fastest schedule"
+            )
+
+
+def _memory_notes(results: Sequence[R], changes_for_memory: Callable[[R], Sequence[Change]]) -> Iterator[str]:
+    """Say what does not fit, what barely does, and, where nothing fits, what would help."""
+    too_large = [result for result in results if result.metrics.fits_memory is False]
+    if too_large:
+        labels = ", ".join(result.label for result in too_large)
+        yield f"note: does not fit in the device's memory: {labels}"
+    yield from headroom_notes([(result.label, result) for result in results])
+    if too_large and len(too_large) == len(results):
+        smallest = min(too_large, key=lambda result: result.metrics.peak_memory_bytes or 0)
+        changes = changes_for_memory(smallest)
+        words = "; or ".join(f"{change} ({amount(change.peak_memory_bytes)})" for change in changes)
+        if changes:
+            would = "would fit" if changes[0].fits else "would not fit even"
+            yield f"note: {smallest.label} {would} with {words}"
+
+
+def headroom_notes(named: Sequence[tuple[str, Run]]) -> Iterator[str]:
+    """Name those that only just fit in the device's memory, and by how much."""
+    thin = [
+        f"{name} {peak / limit:.1%}"
+        for name, result in named
+        if result.metrics.fits_memory
+        and (peak := result.metrics.peak_memory_bytes) is not None
+        and (limit := result.costs.memory_limit_bytes) is not None
+        and peak > THIN_SHARE * limit
+    ]
+    if thin:
+        yield (
+            "note: little headroom, an estimate that is a few per cent low would not fit; shares of the "
+            f"device's memory: {', '.join(thin)}"
+        )
+
+
+def framework_lines(results: Sequence[Run]) -> Iterator[str]:
+    """Say of each framework which of the results' schedules it runs."""
+    for framework in FRAMEWORKS:
+        own = [result.label for result in results if framework in result.frameworks]
+        yield f"{framework} runs: {', '.join(own) or 'none of these'}"
+    if loaded := [result.label for result in results if _is_loaded(result)]:
+        yield f"torch loads as a CSV (pipesim schedule export): {', '.join(loaded)}"
+
+
+def framework_sentence(result: Run) -> str:
+    """Say which frameworks run one schedule."""
+    if result.frameworks:
+        return f"Frameworks that run {result.label}: {', '.join(result.frameworks)}."
+    text = f"None of {', '.join(FRAMEWORKS)} runs {result.label}"
+    return f"{text} by name; torch loads its CSV." if _is_loaded(result) else f"{text}."
+
+
+def _is_loaded(result: Run) -> bool:
+    return result.shape is not None and runs_only_as_csv(result.schedule)

@@ -1,0 +1,168 @@
+"""One page on which schedule to run: the answer, all schedules, pictures, and what was assumed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from pipesim import __version__
+from pipesim.scenario import ResolvedScenario
+from pipesim.show import glossary, tables
+from pipesim.show.amounts import amount
+from pipesim.show.blocks import Block, Lines, Picture, Section, Table, Verbatim
+from pipesim.show.decision import Answer
+from pipesim.show.figures import plot_breakdown, plot_gantt, plot_memory, plot_pareto
+from pipesim.show.figures.canvas import png
+from pipesim.show.notes import framework_lines, notes
+from pipesim.show.page import page
+from pipesim.show.protocols import Change, R, Run
+
+_ABSOLUTE_FOLDER = r"/(?:[^\s/:;,'\"()]+/)+"
+
+
+def report_page(
+    asked: ResolvedScenario,
+    answer: Answer[R],
+    *,
+    text: str,
+    flags: Sequence[tuple[str, str]],
+    changes_for_memory: Callable[[R], Sequence[Change]],
+) -> str:
+    """Lay out an answer, the most important first; no folder of this machine is on the page.
+
+    Parameters
+    ----------
+    asked : ResolvedScenario
+        Read from a file.
+    answer : Answer
+        What was found.
+    text : str
+        Of that file.
+    flags : sequence of (str, str)
+        With which the verb was called.
+    changes_for_memory : Callable
+        Finds what would make a result fit.
+
+    Returns
+    -------
+    str
+        A whole HTML document.
+    """
+    local = _without_folders(asked)
+    shown = answer.shown
+    headline, *sentences = map(local, answer.sentences())
+    best_notes = map(local, notes([answer.choice.best], changes_for_memory))
+    sections = [
+        Section("The answer", [headline, Lines([*sentences, *best_notes])]),
+        Section("All schedules", _comparison(answer, changes_for_memory, local)),
+        Section("Pictures", list(_pictures(answer))),
+        Section("Numbers", [tables.side_by_side(tables.summary_table, shown, "One step", "number")]),
+        Section(
+            "Where the step time goes",
+            [
+                tables.side_by_side(tables.step_table, shown, "Parts that add up to the step time", "part"),
+                f"{glossary.IMBALANCE.capitalize()}.",
+                *(_captioned(tables.rank_table(run), f"Ranks of {run.label}") for run in shown),
+            ],
+        ),
+        Section("What was inferred and assumed", _assumptions(answer.choice.best, local)),
+        _source(asked, text, [(flag, local(value)) for flag, value in flags]),
+    ]
+    return page(asked.name, sections, footer=f"Made by pipesim {__version__}.")
+
+
+def _comparison(
+    answer: Answer[R], changes_for_memory: Callable[[R], Sequence[Change]], local: Callable[[str], str]
+) -> list[Block]:
+    comparison = answer.comparison
+    roles = ((answer.choice.best, "chosen"), (answer.own, "in the scenario"))
+    marks = {
+        row: " and ".join(words)
+        for row, result in enumerate(comparison.results)
+        if (words := [role for one, role in roles if one is result])
+    }
+    caption = (
+        "Fastest step first, asynchronous schedules after the others, what does not fit in memory at the end"
+    )
+    blocks: list[Block] = [_captioned(tables.comparison_table(comparison.results), caption, marks)]
+    if comparison.skipped:
+        rows = [[skipped.schedule, local(skipped.reason)] for skipped in comparison.skipped]
+        blocks.append(_words("Schedules that cannot run here", ["schedule", "reason"], rows))
+    blocks.append(Lines(list(framework_lines(comparison.results))))
+    lines = [f"note: {comparison.one_chunk_note}"] if comparison.one_chunk_note else []
+    lines += map(local, notes(comparison.results, changes_for_memory))
+    return [*blocks, Lines(lines)] if lines else blocks
+
+
+def _pictures(answer: Answer[R]) -> Iterator[Picture]:
+    """Draw the chosen and the scenario's own schedule, and all of them by time and memory."""
+    labels = " and ".join(run.label for run in answer.shown)
+    yield Picture(
+        png(plot_gantt(*answer.shown)),
+        f"Who computes what, when: {labels}. A row is a rank, a number a microbatch, near white is idle.",
+        f"Timelines of {labels}: one row a rank, one box a forward or backward, time to the right.",
+    )
+    for run in answer.shown:
+        yield Picture(
+            png(plot_breakdown(run)),
+            f"Where each rank's step goes: {run.label}.",
+            f"Stacked bars, one a rank, of the step of {run.label}; the table of its ranks has the numbers.",
+        )
+        if (peak_bytes := run.metrics.peak_memory_bytes) is not None:
+            yield Picture(
+                png(plot_memory(run)),
+                f"Memory of a device of every rank over the step: {run.label}.",
+                f"Memory of every rank of {run.label} over time; the highest is {amount(peak_bytes)}.",
+            )
+    if any(run.synchronous for run in answer.comparison.results):
+        yield Picture(
+            png(plot_pareto(answer.comparison.results)),
+            "Step time against memory: no other schedule beats in both what lies on the line.",
+            "One point a synchronous schedule; the table of all schedules has the numbers.",
+        )
+
+
+def _assumptions(best: Run, local: Callable[[str], str]) -> list[Block]:
+    known = {**best.scenario.echo, **best.costs.provenance}
+    return [
+        _words(
+            "Values that the scenario does not state, and where numbers are from",
+            ["key", "value"],
+            [[key, local(words)] for key, words in known.items()],
+        ),
+        _words("Columns of the tables", ["column", "meaning"], list(glossary.COLUMNS.items())),
+        _words("Parts of the step", ["part", "meaning"], list(glossary.PARTS.values())),
+    ]
+
+
+def _source(asked: ResolvedScenario, text: str, flags: Sequence[tuple[str, str]]) -> Section:
+    name = Path(asked.file or "")
+    words = [name.name, *(word for flag in flags for word in flag), "-o", name.with_suffix(".html").name]
+    return Section(
+        "The scenario",
+        [
+            "This text as a file, beside it the files that it names, and the command make this page.",
+            Verbatim(text),
+            Verbatim(shlex.join(["pipesim", "report", *words])),
+        ],
+    )
+
+
+def _captioned(table: Table, caption: str, marks: dict[int, str] | None = None) -> Table:
+    return Table(caption, table.columns, table.rows, table.num_left, marks or {})
+
+
+def _words(caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    return Table(caption, columns, rows, num_left=len(columns))
+
+
+def _without_folders(asked: ResolvedScenario) -> Callable[[str], str]:
+    """Make a function that leaves the names of the scenario's files in a text, not where they lie."""
+    files = [Path(name) for name in (asked.file, asked.schedule.csv, asked.costs_file) if name is not None]
+    folders = {str(form.parent) for file in files for form in (file, file.absolute(), file.resolve())}
+    known = sorted(folders - {".", "/"}, key=lambda folder: (-len(folder), folder))
+    forms = [*(f"{re.escape(folder)}/" for folder in known), _ABSOLUTE_FOLDER]
+    return partial(re.sub, rf"(?<![\w./-])(?:{'|'.join(forms)})", "")
