@@ -2,13 +2,14 @@
 
 import pytest
 
-from pipesim.evidence.published import SETS, Predictor, judge
+from pipesim.evidence.published import SETS, judge
+from pipesim.prediction import Programs
 
 LIMIT_S = 30
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_set_is_judged_within_half_a_minute(benchmark, name):
-    report = benchmark.pedantic(lambda: judge(SETS[name], predictor=Predictor()), rounds=1)
+    report = benchmark.pedantic(lambda: judge(SETS[name], programs=Programs()), rounds=1)
     assert len(report.rows) == len(SETS[name].rows())
     assert benchmark.stats.stats.max < LIMIT_S

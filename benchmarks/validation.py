@@ -120,7 +120,7 @@ def run(part: Part, num_steps: int) -> dict[str, Any]:
             found = validate(
                 scenario,
                 device=part.device,
-                names=chosen,
+                schedules=chosen,
                 chunks=chunks,
                 microbatches=part.microbatches,
                 num_steps=num_steps,

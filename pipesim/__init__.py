@@ -11,20 +11,27 @@ from typing import Any
 _HOMES = {
     "Action": "pipesim.ir.actions",
     "CostTable": "pipesim.costs",
+    "Lowered": "pipesim.ir.actions",
     "Op": "pipesim.ir.actions",
     "PipesimError": "pipesim.errors",
+    "Prediction": "pipesim.prediction",
+    "Scenario": "pipesim.api",
     "Schedule": "pipesim.ir.actions",
     "Shape": "pipesim.schedules",
     "Timeline": "pipesim.ir.timeline",
     "build_costs": "pipesim.costs",
+    "calibrate": "pipesim.evidence.calibration.sources:calibrate_files",
     "compare": "pipesim.questions",
+    "execute": "pipesim.questions.execution:execute_scenario",
     "generate": "pipesim.schedules",
-    "load_scenario": "pipesim.scenario",
+    "goodput": "pipesim.questions",
     "lower": "pipesim.ir",
     "measure": "pipesim.metrics",
-    "scenario_from_mapping": "pipesim.scenario",
+    "plan": "pipesim.questions.planning",
+    "predict": "pipesim.prediction",
     "simulate": "pipesim.timing.engine",
-    "simulate_scenario": "pipesim.questions",
+    "sweep": "pipesim.questions.sweep",
+    "validate": "pipesim.evidence.validation",
 }
 __all__ = sorted(_HOMES)
 __version__ = "0.1.0"
@@ -33,7 +40,8 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'pipesim' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    module, _, attribute = _HOMES[name].partition(":")
+    return getattr(importlib.import_module(module), attribute or name)
 
 
 def __dir__() -> list[str]:

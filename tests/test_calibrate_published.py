@@ -11,7 +11,8 @@ from pipesim.cli.app import app
 from pipesim.errors import ScenarioError
 from pipesim.evidence.calibration.least_squares import robust_fit
 from pipesim.evidence.calibration.presets_from_tables import RECIPES, Recipe, calibrate_published, recipe_of
-from pipesim.evidence.published import SETS, Predictor, halves, resolved, usable, with_parameters
+from pipesim.evidence.published import SETS, halves, resolved, usable, with_parameters
+from pipesim.prediction import predict
 
 
 def line_fit(measured, **more):
@@ -49,9 +50,8 @@ def test_weights_count():
 
 def test_parameters_that_made_the_times_are_found_again(monkeypatch):
     truth = {"gemm": 0.7, "layer_overhead_s": 0.9e-3}
-    predictor = Predictor()
     rows = [
-        replace(row, measured=predictor.step_time_s(with_parameters(resolved(row), truth)))
+        replace(row, measured=predict(with_parameters(resolved(row), truth)).step_time_s)
         for row in usable(SETS["sc21"].rows())[:6]
     ]
     published = replace(SETS["sc21"], read=lambda _: rows)

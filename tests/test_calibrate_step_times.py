@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from pipesim.cli.app import app
 from pipesim.errors import ScenarioError
 from pipesim.evidence.calibration.step_times import calibrate_steps, read_steps
-from pipesim.evidence.published import SETS, Predictor
+from pipesim.evidence.published import SETS
+from pipesim.prediction import predict
 
 BATCHES = {512: 35.77, 1024: 59.65, 1536: 83.11, 2048: 107.12}
 
@@ -74,7 +75,7 @@ def test_the_efficiency_found_predicts_the_same_step_times(bloom, tmp_path):
     (tmp_path / "again.csv").write_text("batch.global,step_time\n512,1\n")
     (step,) = read_steps(tmp_path / "again.csv", again)
     assert document["inter_node_bandwidth_factor"] == pytest.approx(1, abs=0.1)
-    assert Predictor().step_time_s(step.scenario) == pytest.approx(35.77, rel=0.01)
+    assert predict(step.scenario).step_time_s == pytest.approx(35.77, rel=0.01)
 
 
 @pytest.mark.parametrize(

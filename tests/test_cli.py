@@ -103,7 +103,7 @@ def test_blocking_leaves_out_what_would_deadlock():
 
 
 def test_schedules_that_come_to_the_same_share_a_picture():
-    compared = compare(load_scenario(TEACHING), names=["1f1b", "gpipe", "pipedream", "zb-h1", "zb-1p"])
+    compared = compare(load_scenario(TEACHING), schedules=["1f1b", "gpipe", "pipedream", "zb-h1", "zb-1p"])
     groups = [[result.label for result in same] for same in compared.same_timelines()]
     assert groups == [["1f1b", "pipedream"], ["gpipe"], ["zb-h1", "zb-1p"]]
 

@@ -69,7 +69,7 @@ def test_the_worked_decision_is_what_the_command_prints():
     rows = dict(re.findall(r"^\| ([a-z0-9-]+) \| (\d \| .*) \|$", README, re.M))
     names = ["1f1b", "gpipe", "zb-h1", "interleaved-1f1b", "zb-v"]
     scenario = load_scenario(ROOT / "scenarios" / "gpt3-175b-a100.yaml")
-    for result in compare(scenario, names=names).results:
+    for result in compare(scenario, schedules=names).results:
         m = result.metrics
         fits = "" if m.fits_memory else ": does not fit"
         shown = [str(m.num_chunks), seconds(m.step_time_s), percent(m.bubble_ratio)]

@@ -15,7 +15,7 @@ from pipesim.costs.rows import row_durations
 from pipesim.errors import ScenarioError
 from pipesim.ir import lower
 from pipesim.ir.actions import Op
-from pipesim.questions.fast import CompiledEvaluator, ProgramCache
+from pipesim.prediction import predict_prepared, prepare
 from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
 from pipesim.timing.engine import simulate
@@ -82,11 +82,9 @@ def test_the_compiled_evaluator_leaves_host_costs_to_the_engine():
     mapping = {"name": "x", "parallel": {"pipeline": 4}, "batch": {"microbatches": 6}, "schedule": "1f1b"}
     scenario = scenario_from_mapping({**mapping, "costs": {"forward": 1, "backward": 2, "p2p": 0.1}})
     costs = replace(costs_of(4, number=float, p2p_latency_s=0.1), host=HostCost(0.05, 0, 0.01, 0.5))
-    road = CompiledEvaluator(ProgramCache(), "compiled")
-    schedule = generate("1f1b", Shape(4, 1, 6))
-    timeline = road.timeline(scenario, schedule, costs)
-    assert road.used == "engine"
-    assert timeline.end_s.max() == simulate(lower(schedule), costs).end_s.max()
+    found = predict_prepared(replace(prepare(scenario), costs=costs), timing="fast")
+    assert found.timed_by == "engine"
+    assert found.events.end_s.max() == simulate(lower(found.schedule), costs).end_s.max()
 
 
 def test_host_and_evidence_in_a_file(tmp_path):

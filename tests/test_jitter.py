@@ -1,7 +1,6 @@
 """Ranks, replicas and steps that are not alike."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,10 +84,10 @@ def test_a_slow_rank_is_slow_in_all_it_does():
 
 def test_the_same_scenario_gives_the_same_bytes():
     asked = scenario(ON_A_CLUSTER, "jitter={compute: 0.02, devices: 0.02, network: 0.05}")
-    first, second = predict(asked).timeline, predict(asked).timeline
+    first, second = predict(asked).events, predict(asked).events
     assert first.start_s.tobytes() == second.start_s.tobytes()
     assert first.end_s.tobytes() == second.end_s.tobytes()
-    other = predict(replace(asked, seed=7)).timeline
+    other = predict(asked.with_(seed=7)).events
     assert first.end_s.tobytes() != other.end_s.tobytes()
 
 
@@ -101,8 +100,8 @@ def test_the_step_ends_with_the_slowest_replica():
     every = simulate(schedule, result.costs, num_replicas=4, durations=varied.durations)
     ends = [every.end_s[(every.replica == r) & every.compute].max() for r in range(4)]
     assert len(set(ends)) == 4
-    assert result.timeline.replica[0] == int(np.argmax(ends))
-    assert every.end_s.max() == result.timeline.end_s.max() > even.timeline.end_s.max()
+    assert result.events.replica[0] == int(np.argmax(ends))
+    assert every.end_s.max() == result.events.end_s.max() > even.events.end_s.max()
 
 
 def test_no_jitter_drawn_is_no_jitter():
@@ -112,16 +111,16 @@ def test_no_jitter_drawn_is_no_jitter():
 
 def test_repeats():
     asked = scenario(DIRECT, "jitter={compute: 0.05}")
-    result = predict(asked)
-    repeats = repeat(result, 12)
+    prepared = prepare(asked)
+    repeats = repeat(prepared, 12)
     assert repeats.num_repeats == 12
     assert repeats.step_time_s.p50 < repeats.step_time_s.p95
     assert repeats.slowdown == pytest.approx(repeats.step_time_s.mean / 33)
     assert 1 < repeats.slowdown < 1.1
-    assert repeats == repeat(result, 12)
+    assert repeats == repeat(prepared, 12)
     with pytest.raises(ScenarioError, match="all repeats would be alike"):
-        repeat(predict(scenario(DIRECT)), 3)
-    slow = predict(scenario(DIRECT, "jitter.slow_ranks.0=1.1"))
+        repeat(prepare(scenario(DIRECT)), 3)
+    slow = prepare(scenario(DIRECT, "jitter.slow_ranks.0=1.1"))
     assert repeat(slow, 1).slowdown > 1
     with pytest.raises(ScenarioError, match="alike"):
         repeat(slow, 2)
@@ -129,7 +128,7 @@ def test_repeats():
 
 def test_which_schedule_suffers_least_from_a_slow_rank():
     asked = scenario(DIRECT, "jitter={slow_ranks: {'1': 1.1}, compute: 0.02}")
-    comparison = compare(asked, names=["gpipe", "1f1b", "zb-h1"], num_repeats=5)
+    comparison = compare(asked, schedules=["gpipe", "1f1b", "zb-h1"], num_repeats=5)
     slowdowns = {
         r.schedule.name: one.slowdown for r, one in zip(comparison.results, comparison.repeats, strict=True)
     }

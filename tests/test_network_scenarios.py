@@ -1,6 +1,5 @@
 """The network in scenarios: machines, modes, algorithms, and what data parallelism costs a model of 530B."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,7 +85,7 @@ def test_every_pair_of_ranks_has_its_own_rate():
     assert [costs.p2p(*ends).bytes_per_s for ends in ((0, 1), (1, 2), (2, 0))] == [card, card / 2, card / 2]
     found, expected = predict(asked, timing="fast"), predict(asked)
     assert found.timed_by == "compiled"
-    ideal = predict(replace(asked, network_mode="ideal"))
+    ideal = predict(asked.with_({"network.mode": "ideal"}))
     for other in (expected.result, ideal):
         assert other.metrics.step_time_s == pytest.approx(found.metrics.step_time_s, rel=1e-12)
 
@@ -143,7 +142,7 @@ def test_replicas_that_share_a_card_reduce_their_tied_embeddings_side_by_side():
     }
 
     def seconds(*overrides):
-        timeline = predict(scenario_from_mapping(tied, overrides=overrides)).timeline
+        timeline = predict(scenario_from_mapping(tied, overrides=overrides)).events
         (row, *_) = np.flatnonzero(timeline.op == Op.REDUCE_EMBEDDING)
         return timeline.end_s[row] - timeline.start_s[row]
 

@@ -25,7 +25,7 @@ def test_everything_but_the_executor_works_without_torch():
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "import pipesim\n"
-        "r = pipesim.predict(pipesim.load_scenario('scenarios/two-gpus.yaml'))\n"
+        "r = pipesim.Scenario.load('scenarios/two-gpus.yaml').predict()\n"
         "print(r.metrics.makespan_s > 0, 'torch' in sys.modules and sys.modules['torch'] is not None)"
     )
     assert python(code).split() == ["True", "False"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -426,7 +425,7 @@ def test_ranks_run_the_scenario_s_own_model():
     # Two microbatches are in flight on the first of two ranks.
     held, _ = stage_bytes(layers, None, recompute=False)
     assert done.run.peak_activation_bytes[:, 0].max() == 2 * held
-    emulated = execute_scenario(replace(scenario, seed=1), device="emulated", num_steps=1, warmup=0)
+    emulated = execute_scenario(scenario.with_(seed=1), device="emulated", num_steps=1, warmup=0)
     assert emulated is not None
 
 

@@ -88,7 +88,7 @@ def test_emulated_four_ranks(pool: RankPool) -> None:
     found = validate(
         emulated(4),
         device="emulated",
-        names=("gpipe", "1f1b", "zb-h1", "zb-v"),
+        schedules=("gpipe", "1f1b", "zb-h1", "zb-v"),
         microbatches=(8,),
         num_steps=6,
         warmup=2,
@@ -110,7 +110,7 @@ def test_emulated_four_ranks(pool: RankPool) -> None:
 
 def test_real_computing_on_two_ranks(pool: RankPool) -> None:
     found = validate(
-        COMPUTED, device="cpu", names=("1f1b",), microbatches=(8, 4), num_steps=6, retries=1, pool=pool
+        COMPUTED, device="cpu", schedules=("1f1b",), microbatches=(8, 4), num_steps=6, retries=1, pool=pool
     )
     for row in found.rows:
         assert row.measured_step_time_s > 0
@@ -205,7 +205,7 @@ def test_bad_input() -> None:
     with pytest.raises(PipesimError, match=r"parallel\.tensor"):
         validate(emulated(2, parallel={"pipeline": 2, "tensor": 2}), device="cpu")
     with pytest.raises(PipesimError, match="no schedule is called 'nothing'"):
-        validate(emulated(2), device="emulated", names=("nothing",))
+        validate(emulated(2), device="emulated", schedules=("nothing",))
 
 
 FIVE_MS = {"forward_s": 0.005, "backward_s": 0.01}

@@ -14,10 +14,9 @@ from pipesim.show.blocks import Table
 def calibrate_runs(paths: Sequence[Path], output: Path | None, *, as_json: bool) -> None:
     """Calibrate, write the file for ``costs: {file: ...}``, and print the numbers with their spread."""
     from pipesim.costs.file import write_cost_table
-    from pipesim.evidence.calibration.fit import calibrate
-    from pipesim.evidence.calibration.sources import read_samples
+    from pipesim.evidence.calibration.sources import calibrate_files
 
-    found = calibrate(read_samples(paths))
+    found = calibrate_files(*paths)
     if output is not None:
         write_cost_table(found.costs, output, evidence=found.evidence)
     if as_json:

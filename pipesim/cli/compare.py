@@ -63,7 +63,7 @@ def compare(
     with terminal.progress_bar("comparing", quiet=as_json) as progress:
         comparison = compare_schedules(
             asked,
-            names=options.parse_names(schedules),
+            schedules=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),
             num_repeats=repeats,
             progress=progress,

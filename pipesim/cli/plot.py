@@ -60,7 +60,7 @@ def bubble(
     with terminal.progress_bar("simulating", quiet=False) as progress:
         curves = bubble_curves(
             asked,
-            names=options.parse_names(schedules),
+            schedules=options.parse_names(schedules),
             counts=options.parse_counts(microbatches, "--microbatches"),
             progress=progress,
         )
@@ -83,7 +83,7 @@ def pareto(
     with terminal.progress_bar("simulating", quiet=False) as progress:
         results = compare(
             asked,
-            names=options.parse_names(schedules),
+            schedules=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),
             progress=progress,
         ).results

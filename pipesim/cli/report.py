@@ -44,7 +44,7 @@ def report(
     with terminal.progress_bar("comparing", quiet=as_json) as progress:
         comparison = compare(
             asked,
-            names=options.parse_names(schedules),
+            schedules=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),
             progress=progress,
         )

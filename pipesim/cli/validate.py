@@ -50,7 +50,7 @@ def validate(
         asked,
         device=device,
         calibrate_on=calibrate_on,
-        names=options.parse_names(schedules),
+        schedules=options.parse_names(schedules),
         chunks=options.parse_counts(chunks, "--chunks"),
         microbatches=options.parse_counts(microbatches, "--microbatches"),
         model=model,

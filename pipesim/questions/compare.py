@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,7 +23,12 @@ from pipesim.questions.chunk_advice import one_chunk_note
 from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import families, family
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _SAME_DIGITS = 12
+_SHORT = 12
+"""Lines that a notebook shows of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Skipped:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """Predictions, and what was left out.
 
@@ -63,6 +68,19 @@ class Comparison:
             )
         return list(groups.values())
 
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One line a schedule, in the order of `results`: times in s, memory in bytes."""
+        import pandas as pd
+
+        return pd.DataFrame([_line(result) for result in self.results])
+
+    def __repr__(self) -> str:
+        return f"{self.frame.to_string(max_rows=_SHORT)}\n{len(self.skipped)} skipped"
+
+    def _repr_html_(self) -> str:
+        return f"{self.frame.to_html(max_rows=_SHORT)}<p>{len(self.skipped)} skipped</p>"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         results = [result.to_dict() for result in self.results]
@@ -75,10 +93,22 @@ class Comparison:
         }
 
 
+def _line(result: Prediction) -> dict[str, Any]:
+    return {
+        "schedule": result.label,
+        "step_time_s": float(result.step_time_s),
+        "bubble_ratio": float(result.bubble_ratio),
+        "memory": result.memory,
+        "fits": result.fits,
+        "tokens_per_s": result.metrics.tokens_per_s,
+        "synchronous": result.synchronous,
+    }
+
+
 def compare(
     scenario: ResolvedScenario,
     *,
-    names: Sequence[str] = (),
+    schedules: Sequence[str] = (),
     chunks: Sequence[int] = (),
     num_repeats: int | None = None,
     timing: Timing = "engine",
@@ -90,8 +120,8 @@ def compare(
     ----------
     scenario : ResolvedScenario
         Sizes and costs. A CSV schedule that it names is compared too.
-    names : sequence of str
-        Schedules to run; all by default.
+    schedules : sequence of str
+        Names of the registry; all by default.
     chunks : sequence of int
         Chunks a rank for schedules that leave the choice; by default the scenario's.
     num_repeats : int, optional
@@ -113,7 +143,7 @@ def compare(
     for value in chunks:
         if value < 1:
             raise ScenarioError(f"found {value}; a rank holds at least one chunk", key="--chunks")
-    chosen = [family(name) for name in dict.fromkeys(names)] if names else list(families().values())
+    chosen = [family(name) for name in dict.fromkeys(schedules)] if schedules else list(families().values())
     ran: list[tuple[Prediction, Prepared]] = []
     skipped: list[Skipped] = []
     open_to_chunks: list[str] = []
@@ -136,7 +166,7 @@ def compare(
     if not ran:
         reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
-    if not names:
+    if not schedules:
         ran.sort(key=lambda one: rank_in_table(one[0]))
     note = "" if chunks else one_chunk_note(scenario, open_to_chunks)
     repeats = []

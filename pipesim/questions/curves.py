@@ -16,7 +16,7 @@ SEARCHED = ("auto",)
 def bubble_curves(
     scenario: ResolvedScenario,
     *,
-    names: Sequence[str] = (),
+    schedules: Sequence[str] = (),
     counts: Sequence[int] = (),
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, list[tuple[int, float]]]:
@@ -26,7 +26,7 @@ def bubble_curves(
     ----------
     scenario : ResolvedScenario
         Everything but the number of microbatches.
-    names : sequence of str
+    schedules : sequence of str
         Schedules; all but `SEARCHED` by default.
     counts : sequence of int
         Numbers of microbatches; by default p/2, p, 2p, 4p, 8p, 16p and the scenario's own.
@@ -45,13 +45,13 @@ def bubble_curves(
     """
     p, m = scenario.parallel.pipeline, scenario.batch.num_microbatches
     chosen = sorted(set(counts) or {max(1, p // 2), p, 2 * p, 4 * p, 8 * p, 16 * p, m})
-    names = names or [name for name in families() if name not in SEARCHED]
+    names = schedules or [name for name in families() if name not in SEARCHED]
     curves: dict[str, list[tuple[int, float]]] = {}
     reason = ""
     for count in chosen:
         progress(f"m = {count}")
         try:
-            results = compare(with_microbatches(scenario, count), names=names, timing="fast").results
+            results = compare(with_microbatches(scenario, count), schedules=names, timing="fast").results
         except InfeasibleError as error:
             reason = str(error)
             continue

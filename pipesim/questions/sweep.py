@@ -9,17 +9,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipesim.errors import ScenarioError
 from pipesim.files import complete_file
 from pipesim.prediction import Timing
-from pipesim.questions.grid import Axis, grid
+from pipesim.questions.grid import Axis, axis_of, grid
 from pipesim.questions.journal import Journal
 from pipesim.questions.pool import Pool, num_workers_for
 from pipesim.questions.sweep_row import RowTask, failed_row, run_row
-from pipesim.scenario import apply_overrides, scenario_from_mapping
+from pipesim.scenario import ResolvedScenario, apply_overrides, scenario_from_mapping
 from pipesim.schedules import family
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ROWS_A_WORKER = 20
 """Fewer are done sooner than a process starts."""
@@ -114,6 +117,13 @@ class SweepReport:
     num_resumed: int
 
     @property
+    def frame(self) -> pd.DataFrame:
+        """The rows as a table: what varies, the configuration, the numbers."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.rows))
+
+    @property
     def failed(self) -> list[dict[str, Any]]:
         """Rows without a result."""
         return [row for row in self.rows if row["status"] == "failed"]
@@ -175,6 +185,49 @@ def run_sweep(
         write_table(ordered, output)
         journal.remove()
     return SweepReport(ordered, num_resumed)
+
+
+def sweep(
+    scenario: ResolvedScenario,
+    axes: Mapping[str, Sequence[Any]],
+    *,
+    timing: Timing = "fast",
+    num_workers: int = 1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> SweepReport:
+    """Run a grid of variations of a scenario and keep the rows in memory.
+
+    Parameters
+    ----------
+    scenario : ResolvedScenario
+        What is varied.
+    axes : Mapping
+        Values by dotted key; the first key changes slowest.
+    timing : {"fast", "engine", "compiled"}
+        What times every row; see `pipesim.prediction.predict`.
+    num_workers : int
+        Processes, 1 for none.
+    progress : Callable
+        Told how many rows are done, and of how many.
+
+    Raises
+    ------
+    PipesimError
+        Wrong keys, no values, or more rows than a sweep takes; a row that cannot run is a row with a reason.
+    """
+    stated = tuple(axis_of(key, [_yaml(value) for value in values]) for key, values in axes.items())
+    asked = Sweep(scenario.keys, stated, scenario.file, timing)
+    tasks = asked.tasks()
+    rows: dict[int, dict[str, Any]] = {}
+    with Pool(num_workers) as pool:
+        for outcome in pool.run(run_row, tasks):
+            rows[outcome.task.index] = outcome.value or failed_row(outcome.task, outcome.lost or "")
+            progress(len(rows), len(tasks))
+    return SweepReport(tuple(rows[index] for index in range(len(tasks))), 0)
+
+
+def _yaml(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _check_no_other_table(path: Path, digest: str) -> None:

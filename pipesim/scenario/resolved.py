@@ -382,7 +382,7 @@ class ResolvedScenario:
     measured_step_time_s: float | None = None
     """What a step of this scenario took for real; the difference is shown as not explained."""
     torch_model: TorchModel | None = None
-    keys: Mapping[str, Any] = field(default_factory=dict)
+    keys: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What it was read from: the keys of a scenario file, overrides applied, references as they were."""
     uncut: bool = False
     """Read without the sizes into which model and batch are cut; see `pipesim.scenario.load_scenario`."""

@@ -87,7 +87,7 @@ def validate(
     *,
     device: str,
     calibrate_on: str = "gpipe",
-    names: Sequence[str] = (),
+    schedules: Sequence[str] = (),
     chunks: Sequence[int] = (),
     microbatches: Sequence[int] = (),
     model: str | None = None,
@@ -111,7 +111,7 @@ def validate(
         Where.
     calibrate_on : str
         A schedule with one stage a rank or with the scenario's chunks.
-    names : sequence of str
+    schedules : sequence of str
         Schedules to predict; by default all that are legal and synchronous.
     chunks : sequence of int
         Chunks a rank, for schedules that leave the choice; by default the scenario's.
@@ -136,7 +136,7 @@ def validate(
     check_runnable(scenario, device)
     m = scenario.batch.num_microbatches
     counts = tuple(dict.fromkeys(microbatches or (m, max(1, m // 2))))
-    chosen = [family(name) for name in dict.fromkeys(names)] or list(families().values())
+    chosen = [family(name) for name in dict.fromkeys(schedules)] or list(families().values())
     rows: list[Row] = []
     skipped: list[Skipped] = []
     with ExitStack() as stack:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
 from pipesim.prediction import Prediction
@@ -26,6 +26,9 @@ from pipesim.questions.pool import Pool, num_workers_for
 from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.resolved import Cluster, Transformer
 from pipesim.schedules import families, family
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DEFAULT_TOP = 5
 _CUTS_A_WORKER = 40
@@ -120,7 +123,7 @@ def _shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Plan:
     """What a search found.
 
@@ -158,6 +161,32 @@ class Plan:
     def certain(self) -> bool:
         """Whether every choice is certain."""
         return self.num_certain == len(self.choices)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One line a choice: its keys, step time in s, band, memory in bytes."""
+        import pandas as pd
+
+        lines = []
+        for choice in self.choices:
+            low_s, high_s = choice.result.band_s or (None, None)
+            numbers = {
+                "step_time_s": choice.step_time_s,
+                "low_s": low_s,
+                "high_s": high_s,
+                "memory": choice.result.memory,
+                "bubble_ratio": float(choice.result.bubble_ratio),
+                "tokens_per_s": choice.result.metrics.tokens_per_s,
+            }
+            lines.append({**choice.configuration(), "schedule": choice.result.label, **numbers})
+        return pd.DataFrame(lines)
+
+    def __repr__(self) -> str:
+        return self.frame.to_string()
+
+    def _repr_html_(self) -> str:
+        html: str = self.frame.to_html()
+        return html
 
     @property
     def best(self) -> ResolvedScenario:
