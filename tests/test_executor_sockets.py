@@ -161,6 +161,39 @@ def test_a_run_that_is_ended_leaves_no_process(number: signal.Signals, status: i
         time.sleep(0.1)
 
 
+STUCK = """
+import os, pickle, signal, sys, time
+from test_executor_failures import *
+from pipesim.executor.job import Job
+with RankPool(2) as pool:
+    while len(ranks := sorted(descendants())) < 3:
+        time.sleep(0.1)
+    for rank in ranks[1:]:
+        os.kill(rank, signal.SIGSTOP)
+    # More than the connection to a rank holds, so the process that starts the ranks stands still in sending.
+    schedule = lower(generate("1f1b", Shape(2, 1, 20_000)))
+    job = Job(schedule, EmulatedWorkload((0.0,) * len(schedule.op), (64, 0), (0, 0)), "emulated")
+    pool._ours.send_bytes(pickle.dumps(job))
+    print("sent", flush=True)
+    time.sleep(1000)
+"""
+
+
+@needs_proc
+def test_a_launcher_that_stands_still_ends_with_its_caller() -> None:
+    before = set(descendants())
+    with running("-c", STUCK) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "sent\n"
+        started = set(descendants()) - before
+        assert len(started) == 1 + 1 + 2
+        process.kill()
+        deadline = time.monotonic() + WAIT_S
+        while any(Path(f"/proc/{pid}").exists() for pid in started - {process.pid}):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
 def test_only_the_interface_of_nccl_may_be_the_users() -> None:
     variables = {"GLOO_SOCKET_IFNAME": "eth0"}
     stay_on_this_machine(variables)

@@ -32,8 +32,8 @@ Dask = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Scheduler of a Dask cluster, such as tcp://host:8786. Dask sends code: who reaches its ports runs "
-        "some. Keep them closed to others, or use tls:// with Dask's certificates (docs/network.md).",
+        help="Scheduler of a Dask cluster, such as tcp://host:8786. Dask sends code: who reaches its ports "
+        "runs some. Keep them closed to others, or use tls:// with Dask's certificates (docs/network.md).",
     ),
 ]
 
