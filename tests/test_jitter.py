@@ -13,7 +13,7 @@ from pipesim.costs.variation import vary
 from pipesim.errors import ScenarioError
 from pipesim.ir import lower
 from pipesim.ir.actions import Op
-from pipesim.prediction import predict, repeat
+from pipesim.prediction import predict, prepare, repeat
 from pipesim.questions import compare
 from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import Jitter

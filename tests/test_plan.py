@@ -92,13 +92,16 @@ def test_no_configuration_is_better_than_the_first_choice(monkeypatch):
     assert total <= len(expected) + found.num_outrun
 
 
-def test_without_a_bound_everything_that_fits_is_timed():
+def test_all_that_fits_is_chosen_where_so_many_are_wanted():
     scenario = small(network__mode="ideal")
     expected = every_configuration(scenario, ("1f1b", "zb-v"))
-    found = plan(scenario, schedules=("1f1b", "zb-v"), num_workers=1)
+    found = plan(scenario, schedules=("1f1b", "zb-v"), num_workers=1, top=len(expected))
+    assert found.certain
     assert found.num_outrun == 0
-    assert found.num_evaluated == len(found.timed) == len(expected)
-    assert [one.step_time_s for one in found.timed] == pytest.approx([one[0] for one in expected], rel=1e-9)
+    assert found.num_evaluated == len(found.timed) == len(found.choices) == len(expected)
+    times = [one[0] for one in expected]
+    assert [choice.step_time_s for choice in found.choices] == pytest.approx(times, rel=1e-9)
+    assert [one.least_step_s for one in found.timed] == pytest.approx(times, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", schedules_for_plan(()))

@@ -26,7 +26,12 @@ Workers = Annotated[
     int | None, typer.Option(min=1, help="Processes; 1: none beside this one. By default one a core.")
 ]
 Dask = Annotated[
-    str | None, typer.Option(metavar="ADDRESS", help="Scheduler of a Dask cluster, such as tcp://host:8786.")
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Scheduler of a Dask cluster, such as tcp://host:8786. Dask sends code: who reaches its ports "
+        "runs some. Keep them closed to others, or use tls:// with Dask's certificates (docs/network.md).",
+    ),
 ]
 
 

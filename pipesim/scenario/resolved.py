@@ -404,18 +404,16 @@ class ResolvedScenario:
         ScenarioError
             As for a file with these values.
         """
-        return cast(Self, self._changed({**(changes or {}), **sections}, uncut=self.uncut))
+        return self.remade({**(changes or {}), **sections}, uncut=self.uncut)
 
-    def cut(self, changes: Mapping[str, Any]) -> Self:
-        """As `with_`, of a scenario that was read uncut: the changes say how it is cut."""
-        return cast(Self, self._changed(changes, uncut=False))
-
-    def _changed(self, changes: Mapping[str, Any], *, uncut: bool) -> ResolvedScenario:
+    def remade(self, changes: Mapping[str, Any], *, uncut: bool) -> Self:
+        """As `with_`; `uncut` is that of `pipesim.scenario.load_scenario`, whatever it was for this one."""
         from pipesim.scenario.entry import scenario_from_mapping
         from pipesim.scenario.overrides import apply_changes
 
         mapping = apply_changes(self.keys, changes)
-        return scenario_from_mapping(mapping, file=self.file, kind=type(self), uncut=uncut)
+        made = scenario_from_mapping(mapping, file=self.file, kind=type(self), uncut=uncut)
+        return cast(Self, made)
 
     def save(self, path: str | Path) -> None:
         """Write a file that loads as this scenario; names of files in it are relative to its folder.

@@ -134,7 +134,7 @@ def smallest_cluster(
         num_gpus = num_nodes * cluster.gpus_per_node
         try:
             found = plan(
-                scenario.with_({"cluster.num_nodes": num_nodes}),
+                scenario.remade({"cluster.num_nodes": num_nodes}, uncut=True),
                 top=top,
                 schedules=schedules,
                 num_workers=num_workers,

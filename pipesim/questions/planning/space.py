@@ -139,7 +139,7 @@ def scenario_of(
     ScenarioError
         If it breaks a rule.
     """
-    return scenario.cut(changes_of(scenario, cut, num_chunks, recompute, schedule))
+    return scenario.remade(changes_of(scenario, cut, num_chunks, recompute, schedule), uncut=False)
 
 
 def chunk_counts(model: Transformer, pipeline: int, family: Family) -> list[int]:
