@@ -86,7 +86,7 @@ def test_every_pair_of_ranks_has_its_own_rate():
     found, expected = predict(asked, timing="fast"), predict(asked)
     assert found.timed_by == "compiled"
     ideal = predict(asked.with_({"network.mode": "ideal"}))
-    for other in (expected.result, ideal):
+    for other in (expected, ideal):
         assert other.metrics.step_time_s == pytest.approx(found.metrics.step_time_s, rel=1e-12)
 
 

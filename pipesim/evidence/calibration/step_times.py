@@ -36,6 +36,7 @@ _RATES = ("gemm", "gemm_fp8", "attention")
 _FARTHEST = 4
 """Spreads that a quantity may move."""
 _STEP = 1e-3
+_TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +228,12 @@ def calibrate_steps(steps: Sequence[Step]) -> StepCalibration:
     spreads = np.array([quantity.spread for quantity in QUANTITIES])
     lower = np.maximum(-_FARTHEST * spreads, problem.least_values())
     fit = least_squares(
-        problem.residuals, np.maximum(0.0, lower), jac=problem.jacobian, bounds=(lower, _FARTHEST * spreads)
+        problem.residuals,
+        np.maximum(0.0, lower),
+        jac=problem.jacobian,
+        bounds=(lower, _FARTHEST * spreads),
+        method="dogbox",  # it leaves a bound on which it starts
+        **{f"{name}tol": _TOLERANCE for name in "xfg"},
     )
     values: FloatArray = fit.x
     covariance = np.linalg.inv(fit.jac.T @ fit.jac)
