@@ -8,8 +8,8 @@ from typing import Any, Generic
 from pipesim.show.amounts import amount, percent, seconds
 from pipesim.show.choice import THIN_SHARE, Choice, choose, held_at_most
 from pipesim.show.glossary import part_name
-from pipesim.show.notes import framework_sentence
 from pipesim.show.protocols import Comparison, R, Run
+from pipesim.show.remarks import framework_sentence
 
 _UNEXPLAINED = "not_explained_s"
 

@@ -10,15 +10,16 @@ from pathlib import Path
 
 from pipesim import __version__
 from pipesim.scenario import ResolvedScenario
-from pipesim.show import glossary, tables
+from pipesim.show import glossary
 from pipesim.show.amounts import amount
 from pipesim.show.blocks import Block, Lines, Picture, Section, Table, Verbatim
 from pipesim.show.decision import Answer
 from pipesim.show.figures import plot_breakdown, plot_gantt, plot_memory, plot_pareto
 from pipesim.show.figures.canvas import png
-from pipesim.show.notes import framework_lines, notes
 from pipesim.show.page import page
 from pipesim.show.protocols import Change, R, Run
+from pipesim.show.remarks import framework_lines, notes
+from pipesim.show.result_tables import comparison_table, rank_table, side_by_side, step_table, summary_table
 
 _ABSOLUTE_FOLDER = r"/(?:[^\s/:;,'\"()]+/)+"
 
@@ -59,13 +60,13 @@ def report_page(
         Section("The answer", [headline, Lines([*sentences, *best_notes])]),
         Section("All schedules", _comparison(answer, changes_for_memory, local)),
         Section("Pictures", list(_pictures(answer))),
-        Section("Numbers", [tables.side_by_side(tables.summary_table, shown, "One step", "number")]),
+        Section("Numbers", [side_by_side(summary_table, shown, "One step", "number")]),
         Section(
             "Where the step time goes",
             [
-                tables.side_by_side(tables.step_table, shown, "Parts that add up to the step time", "part"),
+                side_by_side(step_table, shown, "Parts that add up to the step time", "part"),
                 f"{glossary.IMBALANCE.capitalize()}.",
-                *(_captioned(tables.rank_table(run), f"Ranks of {run.label}") for run in shown),
+                *(_captioned(rank_table(run), f"Ranks of {run.label}") for run in shown),
             ],
         ),
         Section("What was inferred and assumed", _assumptions(answer.choice.best, local)),
@@ -87,7 +88,7 @@ def _comparison(
     caption = (
         "Fastest step first, asynchronous schedules after the others, what does not fit in memory at the end"
     )
-    blocks: list[Block] = [_captioned(tables.comparison_table(comparison.results), caption, marks)]
+    blocks: list[Block] = [_captioned(comparison_table(comparison.results), caption, marks)]
     if comparison.skipped:
         rows = [[skipped.schedule, local(skipped.reason)] for skipped in comparison.skipped]
         blocks.append(_words("Schedules that cannot run here", ["schedule", "reason"], rows))
