@@ -61,10 +61,10 @@ def validate(
     )
     if plot is not None:
         from pipesim.show.figures import save_figure
-        from pipesim.show.figures.gantt import Lane, plot_lanes
+        from pipesim.show.figures.gantt import GanttLane, plot_lanes
 
         lanes = [
-            Lane(f"{row.label}, {words}", timeline)
+            GanttLane(f"{row.label}, {words}", timeline)
             for row in found.rows
             for words, timeline in (("measured", row.measured), ("predicted", row.predicted))
         ]

@@ -17,8 +17,8 @@ from pipesim.show.decision import Answer
 from pipesim.show.figures import plot_breakdown, plot_gantt, plot_memory, plot_pareto
 from pipesim.show.figures.canvas import png
 from pipesim.show.page import page
-from pipesim.show.protocols import Change, R, Run
-from pipesim.show.remarks import framework_lines, notes
+from pipesim.show.protocols import R, TimedRun
+from pipesim.show.remarks import Advice, framework_lines, notes
 from pipesim.show.result_tables import comparison_table, rank_table, side_by_side, step_table, summary_table
 
 _ABSOLUTE_FOLDER = r"/(?:[^\s/:;,'\"()]+/)+"
@@ -30,7 +30,7 @@ def report_page(
     *,
     text: str,
     flags: Sequence[tuple[str, str]],
-    changes_for_memory: Callable[[R], Sequence[Change]],
+    changes_for_memory: Advice[R],
 ) -> str:
     """Lay out an answer, the most important first; no folder of this machine is on the page.
 
@@ -75,9 +75,7 @@ def report_page(
     return page(asked.name, sections, footer=f"Made by pipesim {__version__}.")
 
 
-def _comparison(
-    answer: Answer[R], changes_for_memory: Callable[[R], Sequence[Change]], local: Callable[[str], str]
-) -> list[Block]:
+def _comparison(answer: Answer[R], changes_for_memory: Advice[R], local: Callable[[str], str]) -> list[Block]:
     comparison = answer.comparison
     roles = ((answer.choice.best, "chosen"), (answer.own, "in the scenario"))
     marks = {
@@ -126,7 +124,7 @@ def _pictures(answer: Answer[R]) -> Iterator[Picture]:
         )
 
 
-def _assumptions(best: Run, local: Callable[[str], str]) -> list[Block]:
+def _assumptions(best: TimedRun, local: Callable[[str], str]) -> list[Block]:
     known = {**best.scenario.echo, **best.costs.provenance}
     return [
         _words(
