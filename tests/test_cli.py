@@ -236,6 +236,23 @@ def test_each_plot_is_drawn(kind, tmp_path):
     assert output.read_bytes().startswith(b"\x89PNG")
 
 
+def test_compare_draws_the_first_few_unless_asked_for_more(tmp_path):
+    import matplotlib.image
+
+    heights = {}
+    for flags in ((), ("--all",), ("--schedules", "gpipe,1f1b,zb-h1,zb-h2,zb-v,v-min,v-half")):
+        status, out, _ = pipesim("compare", TEACHING, "--plot", tmp_path / "c.png", *flags)
+        assert status == 0
+        heights[flags] = matplotlib.image.imread(tmp_path / "c.png").shape[0]
+        assert ("shows 6 of" in out) == (flags == ())
+    assert heights[()] < 1500 < max(heights.values())
+
+
+def test_a_colon_in_a_name_is_no_emoji():
+    _, out, _ = pipesim("simulate", TEACHING, "--set", "name=':warning: [b]a[/b]'")
+    assert out.startswith(":warning: [b]a[/b]")
+
+
 def test_schedule_verbs(tmp_path):
     names = [entry["schedule"] for entry in json_of("schedule", "list")]
     assert {"gpipe", "1f1b", "interleaved-1f1b"} <= set(names)

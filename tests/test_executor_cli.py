@@ -98,12 +98,13 @@ def test_nothing_but_a_run_imports_torch() -> None:
 
 
 def test_where_every_step_was_disturbed_all_count(capsys: pytest.CaptureFixture[str]) -> None:
-    from pipesim.cli.execute import _print
+    from pipesim.cli.execute import _blocks
+    from pipesim.cli.terminal import show
 
     document = json.loads(pipesim(TEACHING, "--device", "emulated", *SHORT, "--json"))
     for disturbed, words in ((2, "| 2, 2, 0 |"), (1, "| 2, 1, 1 |")):
         capsys.readouterr()
-        _print(document | {"num_disturbed_steps": disturbed}, "teaching", None)
+        show(*_blocks(document | {"num_disturbed_steps": disturbed}, "teaching", None))
         lines = capsys.readouterr().out.splitlines()
         line = next(line for line in lines if "steps, disturbed, set aside" in line)
         assert " ".join(line.split()).endswith(words)

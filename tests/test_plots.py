@@ -1,12 +1,42 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
+import pipesim
 from pipesim.errors import ScenarioError
-from pipesim.show.figures import pareto_front, plot_bubble, save_figure
-from pipesim.show.figures.canvas import COLOURS, shade
+from pipesim.questions import compare
+from pipesim.show.choice import held_at_most
+from pipesim.show.figures import (
+    pareto_front,
+    plot_breakdown,
+    plot_bubble,
+    plot_gantt,
+    plot_memory,
+    plot_pareto,
+    save_figure,
+)
+from pipesim.show.figures.canvas import COLOURS, MISFIT_WORDS, form_of, png, shade
 from pipesim.show.figures.labels import place, spread
 from pipesim.show.figures.pareto import Point, plot_points
+from pipesim.show.figures.published_errors import plot_accuracy
+from pipesim.show.figures.sweep_pictures import plot_sweep
+
+ROOT = Path(__file__).parent.parent
+TEACHING, GPT3 = ROOT / "scenarios" / "teaching.yaml", ROOT / "scenarios" / "gpt3-175b-a100.yaml"
+
+
+def run_of(file, *overrides):
+    return pipesim.simulate_scenario(pipesim.load_scenario(file, overrides))
+
+
+def legend(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
 def test_pareto_front_keeps_what_nothing_beats():
@@ -79,3 +109,99 @@ def test_thirty_curves_and_points_are_drawn_without_a_warning(ratios, tmp_path):
     points = [Point(f"s{n}", 1.0 + n % 7 / 50, 3.0 + n % 5) for n in range(30)]
     save_figure(plot_points("title", points), tmp_path / "pareto.png")
     save_figure(plot_points("title", points[:1], limit=10), tmp_path / "one.svg")
+
+
+def test_a_notebook_shows_a_returned_figure_without_pyplot():
+    """IPython's own formatter, in a fresh interpreter that no other test has given a backend."""
+    pytest.importorskip("IPython")
+    code = (
+        "import sys, pipesim\n"
+        "from IPython.core.formatters import DisplayFormatter\n"
+        "from pipesim.show.figures import plot_gantt\n"
+        "run = pipesim.simulate_scenario(pipesim.load_scenario('scenarios/teaching.yaml'))\n"
+        "shown, _ = DisplayFormatter().format(plot_gantt(run))\n"
+        "print(shown['image/png'][:4], 'matplotlib.pyplot' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "b'\\x89PNG' False"
+
+
+def test_every_picture_of_runs_is_a_figure_and_nothing_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = run_of(GPT3, "batch.global=16")
+    for figure in (plot_gantt(run), plot_breakdown(run), plot_memory(run), plot_pareto([run])):
+        assert isinstance(figure, Figure)
+        assert png(figure).startswith(b"\x89PNG")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_formula_in_a_name_stays_text_while_ticks_are_numbers():
+    name = r"$\\frac$ $x_1$"
+    figure = plot_accuracy(name, {name: [(0.3, 0.4), (250.0, 200.0)]}, unit="s")
+    figure.draw_without_rendering()
+    ticks = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert {"0.5", "1", "10", "100"} <= set(ticks)
+    assert not any("$" in tick for tick in ticks)
+    assert (figure.axes[0].get_title("left"), legend(figure)) == (name, [name])
+    plot_points(name, [Point(name, 1.0, 2.0)]).draw_without_rendering()
+
+
+def test_no_two_of_thirty_sets_look_alike_without_their_colours():
+    assert len({(form_of(n)["marker"], form_of(n)["fillstyle"]) for n in range(30)}) == 30
+
+
+def test_memory_of_stated_times_is_a_message():
+    with pytest.raises(ScenarioError, match="state no bytes of activations"):
+        plot_memory(run_of(TEACHING))
+
+
+def test_what_does_not_fit_is_hatched_and_said():
+    """GPipe holds 64 microbatches where 1F1B holds 8, and needs 120 of 80 GB (the README's table)."""
+    large, small = (run_of(GPT3, f"schedule={name}") for name in ("gpipe", "1f1b"))
+    upper, lower = plot_gantt(large, small).axes
+    assert upper.patch.get_hatch()
+    assert not lower.patch.get_hatch()
+    assert upper.get_title("left").endswith(MISFIT_WORDS)
+    assert MISFIT_WORDS not in lower.get_title("left")
+    for plot in (plot_breakdown, plot_memory):
+        hatched = [
+            [p.get_hatch() for p in plot(run).axes[0].patches if p.get_hatch()] for run in (large, small)
+        ]
+        assert hatched[0]
+        assert not hatched[1]
+    assert legend(plot_pareto([large, small])).count(MISFIT_WORDS) == 1
+
+
+def test_stated_times_are_drawn_in_units_of_a_forward():
+    halved = run_of(TEACHING, "costs.forward=0.5 s", "costs.backward=1 s")
+    figure, same = plot_gantt(halved), plot_gantt(run_of(TEACHING))
+    assert figure.axes[0].get_xlim() == same.axes[0].get_xlim() == (0, 33)
+    assert figure.axes[0].get_xlabel() == "F, the forward of a rank (500 ms)"
+    assert plot_gantt(run_of(GPT3, "batch.global=16")).axes[0].get_xlabel() == "seconds"
+    listed = run_of(TEACHING, "costs.forward=[1 s, 2 s, 1 s, 1 s]")
+    assert plot_breakdown(listed).axes[0].get_ylabel() == "of a step, in seconds"
+
+
+def test_the_legend_names_light_shades_where_a_rank_has_chunks():
+    assert any("chunk" in words for words in legend(plot_gantt(run_of(TEACHING, "schedule=zb-v"))))
+    assert not any("chunk" in words for words in legend(plot_gantt(run_of(TEACHING))))
+
+
+def test_memory_without_bytes_counts_equal_units():
+    """In microbatches of p equal parts: 1F1B, ZB-H1 and ZB-V p, DualPipe p + 1, V-Half p/2 + 1, GPipe m."""
+    names = ["1f1b", "zb-h1", "zb-v", "dualpipe", "v-half", "gpipe"]
+    results = compare(pipesim.load_scenario(TEACHING), names=names).results
+    assert [held_at_most(result) for result in results] == [4, 4, 4, 5, 3, 8]
+
+
+def test_a_sweep_draws_the_best_that_fits():
+    """At 8 GPUs the faster row does not fit; at 16 none does."""
+    rows = {
+        "num_gpus": [8, 8, 16],
+        "fits_memory": [True, False, False],
+        "model_tflops_per_gpu": [100.0, 150.0, 120.0],
+    }
+    figure = plot_sweep(pd.DataFrame(rows), "weak-scaling", "title")
+    line, crosses = figure.axes[0].lines
+    assert line.get_ydata().tolist() == [100, 120]
+    assert (list(crosses.get_xdata()), crosses.get_label()) == ([16], MISFIT_WORDS)

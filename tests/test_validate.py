@@ -184,19 +184,19 @@ def test_what_the_verb_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_busy_machine_gives_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
-    from pipesim.cli import terminal
+    from pipesim.cli.terminal import show
     from pipesim.cli.validate import _blocks
 
     lost = row_of(num_steps=4, disturbed=(0, 1, 2, 3), num_runs=3)
     base = replace(lost, calibrated_on=True)
-    terminal.show(*_blocks(Validation("emulated", "gpipe m8", (base, lost), (), {}, {}), "busy"))
+    show(*_blocks(Validation("emulated", "gpipe m8", (base, lost), (), {}, {}), "busy"))
     lines = capsys.readouterr().out.splitlines()
     assert any("12 of 12 in 3 runs" in line for line in lines)
     assert lines[-1] == (
         "no conclusion: other work disturbed 12 of 12 steps; "
         "run again on an idle machine, or on one with more cores"
     )
-    terminal.show(*_blocks(Validation("emulated", "gpipe m8", (base,), (), {}, {}), "alone"))
+    show(*_blocks(Validation("emulated", "gpipe m8", (base,), (), {}, {}), "alone"))
     assert capsys.readouterr().out.splitlines()[-1].startswith("no conclusion: only the schedule")
 
 

@@ -101,15 +101,8 @@ def _row_table(report: Report) -> Table:
     def cells(number: int, one: Judged) -> list[str]:
         measured = "-" if math.isnan(one.row.measured) else _amount(report.published, one.row.measured)
         predicted = "-" if one.predicted is None else _amount(report.published, one.predicted)
-        mark = " *" if one.row.unexplained else ""
-        return [
-            str(number),
-            one.row.label + mark,
-            one.role,
-            measured,
-            predicted,
-            optional(one.error, signed_percent),
-        ]
+        label = one.row.label + (" *" if one.row.unexplained else "")
+        return [str(number), label, one.role, measured, predicted, optional(one.error, signed_percent)]
 
     columns = ["row", "configuration", "role", "measured", "predicted", "error"]
     rows = [cells(number, one) for number, one in enumerate(report.rows, start=1)]
@@ -117,18 +110,8 @@ def _row_table(report: Report) -> Table:
 
 
 def _set_table(reports: list[Report]) -> Table:
-    columns = [
-        "set",
-        "rows",
-        "MAPE",
-        "median",
-        "largest",
-        "bias",
-        "fitted half",
-        "other half",
-        "explained rows",
-    ]
-    columns += ["ranked as measured", "left out", "parameters"]
+    columns = ["set", "rows", "MAPE", "median", "largest", "bias", "fitted half", "other half"]
+    columns += ["explained rows", "ranked as measured", "left out", "parameters"]
     lines = []
     for report in reports:
         errors = report.errors()

@@ -70,13 +70,10 @@ def _fit_published(name: str, output: Path | None, *, as_json: bool) -> None:
 
 
 def _parameter_table(found: Calibration) -> Table:
+    fits = (found.values, found.other_half, found.all_rows)
     columns = ["parameter", "fitted on one half", "on the other half", "on all rows", "smallest", "largest"]
     rows = [
-        [
-            name,
-            *(f"{value:.5g}" for value in (found.values[name], found.other_half[name], found.all_rows[name])),
-        ]
-        + [f"{value:.5g}" for value in found.ranges[name]]
+        [name, *(f"{one[name]:.5g}" for one in fits), *(f"{value:.5g}" for value in found.ranges[name])]
         for name in found.recipe.parameters
     ]
     return Table(found.recipe.preset, columns, rows)
@@ -87,11 +84,7 @@ def _fit_table(found: Calibration) -> Table:
     columns = ["mean absolute error of", "rows", "fitted half", "judged half", "two halves crosswise"]
     columns += ["by folds", "fit of all rows"]
     rows = [
-        [
-            one["set"],
-            str(one["rows"]),
-            *(optional(one[key], percent) for key in keys),
-        ]
+        [one["set"], str(one["rows"]), *(optional(one[key], percent) for key in keys)]
         for one in found.to_dict()["sets"]
     ]
     return Table("", columns, rows)

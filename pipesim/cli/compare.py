@@ -15,8 +15,8 @@ from pipesim.questions import compare as compare_schedules
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.show.amounts import percent, seconds
 from pipesim.show.blocks import Table
-from pipesim.show.notes import framework_lines, inferred, notes
-from pipesim.show.tables import comparison_table
+from pipesim.show.remarks import framework_lines, inferred, notes
+from pipesim.show.result_tables import comparison_table
 
 _NUM_DRAWN = 6
 
@@ -50,16 +50,8 @@ def compare(
     for text in slow_rank or ():
         if not text.partition("=")[0].isdecimal() or not text.partition("=")[2]:
             raise ScenarioError(f"found {text!r}; RANK=FACTOR is needed, such as 3=1.1", key="--slow-rank")
-    asked = options.read_scenario(
-        scenario,
-        [*(overrides or ()), *(f"jitter.slow_ranks.{text}" for text in slow_rank or ())],
-        ranks=ranks,
-        microbatches=microbatches,
-        forward=forward,
-        backward=backward,
-        p2p=p2p,
-        chunks=chunks,
-    )
+    overrides = [*(overrides or ()), *(f"jitter.slow_ranks.{text}" for text in slow_rank or ())]
+    asked = options.read_scenario(scenario, overrides, ranks, microbatches, forward, backward, p2p, chunks)
     with terminal.progress_bar("comparing", quiet=as_json) as progress:
         comparison = compare_schedules(
             asked,

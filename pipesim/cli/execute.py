@@ -64,12 +64,10 @@ def _blocks(document: dict[str, Any], name: str, output: Path | None) -> Iterato
     low, high = np.percentile(times, (10, 90))
     disturbed = document["num_disturbed_steps"]
     set_aside = disturbed if disturbed < document["num_steps"] else 0
+    sizes = ", ".join(str(document[f"num_{what}"]) for what in ("ranks", "stages", "microbatches"))
     lines = [
         ("schedule", document["schedule"]),
-        (
-            "ranks, stages, microbatches",
-            f"{document['num_ranks']}, {document['num_stages']}, {document['num_microbatches']}",
-        ),
+        ("ranks, stages, microbatches", sizes),
         ("data-parallel replicas", str(document["num_replicas"])),
         ("device", document["device"]),
         ("steps, disturbed, set aside", f"{document['num_steps']}, {disturbed}, {set_aside}"),
@@ -79,14 +77,9 @@ def _blocks(document: dict[str, Any], name: str, output: Path | None) -> Iterato
         ("bubble ratio (idle / total)", percent(document["bubble_ratio"])),
     ]
     yield Table(name, ["", "measured"], lines)
+    keys = ("busy_s", "idle_s", "wait_s")
     rows = [
-        [
-            str(rank["rank"]),
-            seconds(rank["busy_s"]),
-            seconds(rank["idle_s"]),
-            seconds(rank["wait_s"]),
-            amount(rank["peak_activation_bytes"]),
-        ]
+        [str(rank["rank"]), *(seconds(rank[key]) for key in keys), amount(rank["peak_activation_bytes"])]
         for rank in document["ranks"]
     ]
     yield Table("", ["rank", "busy", "idle", "waited for input", "peak activations"], rows)

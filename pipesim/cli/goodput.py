@@ -8,7 +8,7 @@ from pipesim.questions import Goodput, goodput_of
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.show.amounts import hours, optional, percent, seconds
 from pipesim.show.blocks import Table
-from pipesim.show.notes import inferred, notes
+from pipesim.show.remarks import inferred, notes
 
 
 def goodput(
@@ -23,16 +23,7 @@ def goodput(
     p2p: options.P2p = None,
 ) -> None:
     """Predict how much of a run of days is training, and the best time between checkpoints."""
-    asked = options.read_scenario(
-        scenario,
-        overrides,
-        ranks=ranks,
-        microbatches=microbatches,
-        forward=forward,
-        backward=backward,
-        p2p=p2p,
-        chunks=chunks,
-    )
+    asked = options.read_scenario(scenario, overrides, ranks, microbatches, forward, backward, p2p, chunks)
     result = predict(asked)
     found = goodput_of(result)
     if as_json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +19,7 @@ app = typer.Typer(help="Turn other tools' files into scenarios.", no_args_is_hel
 
 File = Annotated[Path, typer.Argument(metavar="FILE")]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...")]
-Output = Annotated[Path, typer.Option("-o", "--output", help="ResolvedScenario file to write.")]
+Output = Annotated[Path, typer.Option("-o", "--output", help="Scenario file to write.")]
 Gpus = Annotated[
     int | None, typer.Option("--gpus", min=1, help="GPUs of the run, where the files do not say.")
 ]
@@ -43,22 +45,6 @@ def hf(
     from pipesim.importers.hugging_face import import_hf
 
     _write(import_hf(file, overrides=overrides or ()), output, [file], as_json=as_json)
-
-
-@app.command()
-def megatron(
-    files: Files,
-    output: Output,
-    define: Define = None,
-    gpus: Gpus = None,
-    overrides: options.Overrides = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Read arguments of Megatron-LM: shell scripts (in sourcing order), test YAML, or plain text."""
-    from pipesim.importers.megatron import read_megatron
-
-    imported = read_megatron(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
-    _write(imported, output, files, as_json=as_json)
 
 
 @app.command()
@@ -88,36 +74,32 @@ def nemo(
     _write(imported, output, [file], as_json=as_json)
 
 
-@app.command()
-def torchtitan(
-    files: Files,
-    output: Output,
-    define: Define = None,
-    gpus: Gpus = None,
-    overrides: options.Overrides = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Read torchtitan's TOML, and launch scripts that override it."""
-    from pipesim.importers.torchtitan import read_torchtitan
+def _of_scripts(tool: str) -> Callable[..., None]:
+    def read(
+        files: Files,
+        output: Output,
+        define: Define = None,
+        gpus: Gpus = None,
+        overrides: options.Overrides = None,
+        as_json: options.AsJson = False,
+    ) -> None:
+        reader = getattr(import_module(f"pipesim.importers.{tool}"), f"read_{tool}")
+        variables = _definitions(define)
+        imported = reader(files, define=variables, num_gpus=gpus, overrides=overrides or ())
+        _write(imported, output, files, as_json=as_json)
 
-    imported = read_torchtitan(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
-    _write(imported, output, files, as_json=as_json)
+    return read
 
 
-@app.command()
-def deepspeed(
-    files: Files,
-    output: Output,
-    define: Define = None,
-    gpus: Gpus = None,
-    overrides: options.Overrides = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Read DeepSpeed's JSON together with the launcher's script or arguments."""
-    from pipesim.importers.deepspeed import read_deepspeed
-
-    imported = read_deepspeed(files, define=_definitions(define), num_gpus=gpus, overrides=overrides or ())
-    _write(imported, output, files, as_json=as_json)
+for _tool, _words in (
+    (
+        "megatron",
+        "Read arguments of Megatron-LM: shell scripts (in sourcing order), test YAML, plain text.",
+    ),
+    ("torchtitan", "Read torchtitan's TOML, and launch scripts that override it."),
+    ("deepspeed", "Read DeepSpeed's JSON together with the launcher's script or arguments."),
+):
+    app.command(_tool, help=_words)(_of_scripts(_tool))
 
 
 @app.command()

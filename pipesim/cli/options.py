@@ -37,7 +37,6 @@ Schedules = Annotated[
 def read_scenario(
     file: Path | None,
     overrides: list[str] | None,
-    *,
     ranks: int | None = None,
     microbatches: int | None = None,
     forward: str | None = None,

@@ -16,10 +16,10 @@ from pipesim.questions.planning import Plan, plan
 from pipesim.questions.planning.budget import DAY_S, Budget, ClusterSize, smallest_cluster
 from pipesim.questions.planning.plan import DEFAULT_TOP
 from pipesim.questions.planning.words import main_losses, price_words, recommendation
-from pipesim.scenario import load_scenario
+from pipesim.scenario import ResolvedScenario, load_scenario
 from pipesim.show.amounts import amount, optional, percent, seconds
 from pipesim.show.blocks import Table
-from pipesim.show.notes import framework_sentence, headroom_notes
+from pipesim.show.remarks import framework_sentence, headroom_notes
 from pipesim.units import parse_time_s
 
 OBJECTIVES = ("step_time", "tokens_per_s_per_gpu", "cost")
@@ -54,11 +54,7 @@ def plan_verb(
         raise ScenarioError("--workers and --dask exclude each other")
     check_outputs(pictures=(plot,), inputs=(scenario,))
     asked = load_scenario(scenario, overrides or (), uncut=True)
-    wanted = _objectives(objective)
-    if "cost" in wanted and asked.price_usd_per_gpu_hour is None:
-        raise ScenarioError(
-            "missing; a ranking by cost needs it", file=str(scenario), key="price_per_gpu_hour"
-        )
+    wanted = _objectives(objective, asked)
     num_tokens = None if tokens is None else _number_of_tokens(tokens)
     names = options.parse_names(schedules)
     sizes: list[ClusterSize] = []
@@ -90,11 +86,13 @@ def plan_verb(
     terminal.show(*_blocks(found, sizes, num_tokens))
 
 
-def _objectives(text: str) -> list[str]:
+def _objectives(text: str, asked: ResolvedScenario) -> list[str]:
     names = [name.replace("-", "_") for name in options.parse_names(text)]
     for name in names:
         if name not in OBJECTIVES:
             raise ScenarioError(f"found {name!r}; allowed: {', '.join(OBJECTIVES)}", key="--objective")
+    if "cost" in names and asked.price_usd_per_gpu_hour is None:
+        raise ScenarioError("missing; a ranking by cost needs it", file=asked.file, key="price_per_gpu_hour")
     return names or ["step_time"]
 
 

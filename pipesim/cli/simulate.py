@@ -13,8 +13,8 @@ from pipesim.files import check_outputs
 from pipesim.prediction import predict
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.show.glossary import IMBALANCE
-from pipesim.show.notes import inferred, notes
-from pipesim.show.tables import rank_table, step_table, summary_table
+from pipesim.show.remarks import inferred, notes
+from pipesim.show.result_tables import rank_table, step_table, summary_table
 
 
 def simulate(
@@ -41,16 +41,7 @@ def simulate(
         )
     if len(options.parse_counts(chunks, "--chunks")) > 1:
         raise ScenarioError(f"found {chunks!r}; one run has one number of chunks", key="--chunks")
-    asked = options.read_scenario(
-        scenario,
-        overrides,
-        ranks=ranks,
-        microbatches=microbatches,
-        forward=forward,
-        backward=backward,
-        p2p=p2p,
-        chunks=chunks,
-    )
+    asked = options.read_scenario(scenario, overrides, ranks, microbatches, forward, backward, p2p, chunks)
     result = predict(asked)
     if trace is not None:
         from pipesim.show.traces import write_trace

@@ -61,10 +61,10 @@ def validate(
     )
     if plot is not None:
         from pipesim.show.figures import save_figure
-        from pipesim.show.figures.gantt import Lane, plot_lanes
+        from pipesim.show.figures.gantt import GanttLane, plot_lanes
 
         lanes = [
-            Lane(f"{row.label}, {words}", timeline)
+            GanttLane(f"{row.label}, {words}", timeline)
             for row in found.rows
             for words, timeline in (("measured", row.measured), ("predicted", row.predicted))
         ]
@@ -81,13 +81,7 @@ def _blocks(found: Validation, name: str) -> Iterator[str | Table]:
     title = f"{name}: {found.device}, calibrated on {found.calibrated_on}"
     yield Table(title, columns, [_line(row) for row in found.rows])
     ranks = [
-        [
-            row.label,
-            str(rank),
-            seconds(measured),
-            seconds(predicted),
-            seconds(predicted - measured),
-        ]
+        [row.label, str(rank), *map(seconds, (measured, predicted, predicted - measured))]
         for row in found.rows
         for rank, (measured, predicted) in enumerate(
             zip(row.measured_idle_s, row.predicted_idle_s, strict=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic
 
 from pipesim.metrics import RankMetrics
-from pipesim.show.protocols import R, Run
+from pipesim.show.protocols import R, TimedRun
 
 THIN_SHARE = 0.95
 """Above this share of a device's memory, an estimate a few per cent low decides whether a run fits."""
@@ -17,16 +17,16 @@ _SAME = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Generic[R]):
+class Chosen(Generic[R]):
     """The schedule to run.
 
     Parameters
     ----------
-    best : Run
+    best : TimedRun
         The fastest that fits in memory; where none does, the one that needs the least of it.
     fits : bool
         Whether it fits, as far as the scenario states memory.
-    roomy : Run, optional
+    roomy : TimedRun, optional
         The fastest that leaves the asked share of the memory free, where `best` does not.
     """
 
@@ -35,7 +35,7 @@ class Choice(Generic[R]):
     roomy: R | None
 
 
-def choose(runs: Sequence[R], *, own: R | None = None, free_share: float = 0.0) -> Choice[R]:
+def choose(runs: Sequence[R], *, own: R | None = None, free_share: float = 0.0) -> Chosen[R]:
     """Choose the fastest schedule that fits in memory.
 
     Asynchronous schedules, which train differently, are chosen only where there is no other. Of equally fast
@@ -43,9 +43,9 @@ def choose(runs: Sequence[R], *, own: R | None = None, free_share: float = 0.0) 
 
     Parameters
     ----------
-    runs : sequence of Run
+    runs : sequence of TimedRun
         At least one.
-    own : Run, optional
+    own : TimedRun, optional
         The one of them that is in use.
     free_share : float
         Share of a device's memory that `roomy` leaves free.
@@ -53,20 +53,20 @@ def choose(runs: Sequence[R], *, own: R | None = None, free_share: float = 0.0) 
     alike = [run for run in runs if run.synchronous] or list(runs)
     fitting = [run for run in alike if run.metrics.fits_memory is not False]
     if not fitting:
-        return Choice(min(alike, key=held_at_most), fits=False, roomy=None)
+        return Chosen(min(alike, key=held_at_most), fits=False, roomy=None)
     best = _fastest(fitting, own)
     with_room = [run for run in fitting if _share(run) <= 1 - free_share]
     roomy = _fastest(with_room, own) if with_room and _share(best) > 1 - free_share else None
-    return Choice(best, fits=True, roomy=roomy)
+    return Chosen(best, fits=True, roomy=roomy)
 
 
-def held_at_most(run: Run) -> float:
+def held_at_most(run: TimedRun) -> float:
     """Peak bytes of a device or, where the costs state none, the most microbatches that a rank holds."""
     peak_bytes = run.metrics.peak_memory_bytes
     return held_microbatches(run, *run.metrics.ranks) if peak_bytes is None else peak_bytes
 
 
-def held_microbatches(run: Run, *ranks: RankMetrics) -> float:
+def held_microbatches(run: TimedRun, *ranks: RankMetrics) -> float:
     """Most microbatches of which one of some ranks holds activations.
 
     What is in flight are stages, or slices of them: each counts by its share of the 1/p of the model that a
@@ -82,7 +82,7 @@ def _fastest(runs: Sequence[R], own: R | None) -> R:
     return min(ties, key=lambda run: (run is not own, held_at_most(run)))
 
 
-def _share(run: Run) -> float:
+def _share(run: TimedRun) -> float:
     """Share of its memory that the fullest rank's device has in use; 0 where nothing is known of it."""
     shares = [0.0]
     for rank in run.metrics.ranks:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Generic
 
 from pipesim.show.amounts import amount, percent, seconds
-from pipesim.show.choice import THIN_SHARE, Choice, choose, held_at_most
+from pipesim.show.choice import THIN_SHARE, Chosen, choose, held_at_most
 from pipesim.show.glossary import part_name
-from pipesim.show.notes import framework_sentence
-from pipesim.show.protocols import Comparison, R, Run
+from pipesim.show.protocols import ComparedRuns, R, TimedRun
+from pipesim.show.remarks import framework_sentence
 
 _UNEXPLAINED = "not_explained_s"
 
@@ -20,23 +20,23 @@ class Answer(Generic[R]):
 
     Parameters
     ----------
-    comparison : Comparison
+    comparison : ComparedRuns
         All of them, the scenario's own among them.
-    own : Run, optional
+    own : TimedRun, optional
         None where the scenario's schedule cannot run.
     refusal : str
         Why it cannot, else nothing.
-    choice : Choice
+    choice : Chosen
         What to run.
     """
 
-    comparison: Comparison[R]
+    comparison: ComparedRuns[R]
     own: R | None
     refusal: str
-    choice: Choice[R]
+    choice: Chosen[R]
 
     @classmethod
-    def of(cls, comparison: Comparison[R], own: R | None, refusal: str = "") -> Answer[R]:
+    def of(cls, comparison: ComparedRuns[R], own: R | None, refusal: str = "") -> Answer[R]:
         """Choose among results."""
         return cls(comparison, own, refusal, choose(comparison.results, own=own, free_share=1 - THIN_SHARE))
 
@@ -124,7 +124,7 @@ class Answer(Generic[R]):
         return f"{text}{'' if own.synchronous else ', asynchronous'}."
 
 
-def _facts(run: Run) -> dict[str, Any]:
+def _facts(run: TimedRun) -> dict[str, Any]:
     return {
         "schedule": run.schedule.name,
         "num_chunks": run.metrics.num_chunks,
@@ -133,11 +133,11 @@ def _facts(run: Run) -> dict[str, Any]:
     }
 
 
-def _ratio(one: Run, other: Run) -> float:
+def _ratio(one: TimedRun, other: TimedRun) -> float:
     return float(one.metrics.step_time_s) / float(other.metrics.step_time_s)
 
 
-def _limits(result: Run) -> str:
+def _limits(result: TimedRun) -> str:
     """Say what its step time consists of."""
     parts = {name: float(value) for name, value in result.breakdown.items() if value and name != _UNEXPLAINED}
     shares = {part_name(name): value / sum(parts.values()) for name, value in parts.items()}
@@ -147,7 +147,7 @@ def _limits(result: Run) -> str:
     return f"{text}{''.join(f', {name} {percent(share)}' for name, share in lost)}."
 
 
-def _memory(result: Run) -> str:
+def _memory(result: TimedRun) -> str:
     peak_bytes, limit_bytes = result.metrics.peak_memory_bytes, result.costs.memory_limit_bytes
     if peak_bytes is None:
         held = f"{held_at_most(result):.4g}"

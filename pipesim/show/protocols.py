@@ -15,7 +15,7 @@ from pipesim.schedules import Shape
 # ruff: noqa: D102
 
 
-class Asynchrony(Protocol):
+class LateUpdates(Protocol):
     """What an asynchronous schedule trades for its idle time."""
 
     @property
@@ -26,7 +26,7 @@ class Asynchrony(Protocol):
     def steady_period_s(self) -> float | None: ...
 
 
-class Run(Protocol):
+class TimedRun(Protocol):
     """A schedule that was timed in a scenario."""
 
     @property
@@ -52,16 +52,16 @@ class Run(Protocol):
     @property
     def synchronous(self) -> bool: ...
     @property
-    def asynchrony(self) -> Asynchrony | None: ...
+    def asynchrony(self) -> LateUpdates | None: ...
     @property
     def shape(self) -> Shape | None: ...
 
 
-R = TypeVar("R", bound=Run)
-R_co = TypeVar("R_co", bound=Run, covariant=True)
+R = TypeVar("R", bound=TimedRun)
+R_co = TypeVar("R_co", bound=TimedRun, covariant=True)
 
 
-class Skipped(Protocol):
+class CannotRun(Protocol):
     """A schedule that cannot run."""
 
     @property
@@ -70,19 +70,19 @@ class Skipped(Protocol):
     def reason(self) -> str: ...
 
 
-class Comparison(Protocol[R_co]):
+class ComparedRuns(Protocol[R_co]):
     """Runs side by side, and what cannot run."""
 
     @property
     def results(self) -> Sequence[R_co]: ...
     @property
-    def skipped(self) -> Sequence[Skipped]: ...
+    def skipped(self) -> Sequence[CannotRun]: ...
     @property
     def one_chunk_note(self) -> str: ...
     def to_dict(self) -> dict[str, Any]: ...
 
 
-class Change(Protocol):
+class MemoryChange(Protocol):
     """Another value of a key, as text, and the memory it leads to."""
 
     @property

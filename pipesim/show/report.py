@@ -10,15 +10,16 @@ from pathlib import Path
 
 from pipesim import __version__
 from pipesim.scenario import ResolvedScenario
-from pipesim.show import glossary, tables
+from pipesim.show import glossary
 from pipesim.show.amounts import amount
 from pipesim.show.blocks import Block, Lines, Picture, Section, Table, Verbatim
 from pipesim.show.decision import Answer
 from pipesim.show.figures import plot_breakdown, plot_gantt, plot_memory, plot_pareto
 from pipesim.show.figures.canvas import png
-from pipesim.show.notes import framework_lines, notes
 from pipesim.show.page import page
-from pipesim.show.protocols import Change, R, Run
+from pipesim.show.protocols import R, TimedRun
+from pipesim.show.remarks import Advice, framework_lines, notes
+from pipesim.show.result_tables import comparison_table, rank_table, side_by_side, step_table, summary_table
 
 _ABSOLUTE_FOLDER = r"/(?:[^\s/:;,'\"()]+/)+"
 
@@ -29,7 +30,7 @@ def report_page(
     *,
     text: str,
     flags: Sequence[tuple[str, str]],
-    changes_for_memory: Callable[[R], Sequence[Change]],
+    changes_for_memory: Advice[R],
 ) -> str:
     """Lay out an answer, the most important first; no folder of this machine is on the page.
 
@@ -59,13 +60,13 @@ def report_page(
         Section("The answer", [headline, Lines([*sentences, *best_notes])]),
         Section("All schedules", _comparison(answer, changes_for_memory, local)),
         Section("Pictures", list(_pictures(answer))),
-        Section("Numbers", [tables.side_by_side(tables.summary_table, shown, "One step", "number")]),
+        Section("Numbers", [side_by_side(summary_table, shown, "One step", "number")]),
         Section(
             "Where the step time goes",
             [
-                tables.side_by_side(tables.step_table, shown, "Parts that add up to the step time", "part"),
+                side_by_side(step_table, shown, "Parts that add up to the step time", "part"),
                 f"{glossary.IMBALANCE.capitalize()}.",
-                *(_captioned(tables.rank_table(run), f"Ranks of {run.label}") for run in shown),
+                *(_captioned(rank_table(run), f"Ranks of {run.label}") for run in shown),
             ],
         ),
         Section("What was inferred and assumed", _assumptions(answer.choice.best, local)),
@@ -74,9 +75,7 @@ def report_page(
     return page(asked.name, sections, footer=f"Made by pipesim {__version__}.")
 
 
-def _comparison(
-    answer: Answer[R], changes_for_memory: Callable[[R], Sequence[Change]], local: Callable[[str], str]
-) -> list[Block]:
+def _comparison(answer: Answer[R], changes_for_memory: Advice[R], local: Callable[[str], str]) -> list[Block]:
     comparison = answer.comparison
     roles = ((answer.choice.best, "chosen"), (answer.own, "in the scenario"))
     marks = {
@@ -87,7 +86,7 @@ def _comparison(
     caption = (
         "Fastest step first, asynchronous schedules after the others, what does not fit in memory at the end"
     )
-    blocks: list[Block] = [_captioned(tables.comparison_table(comparison.results), caption, marks)]
+    blocks: list[Block] = [_captioned(comparison_table(comparison.results), caption, marks)]
     if comparison.skipped:
         rows = [[skipped.schedule, local(skipped.reason)] for skipped in comparison.skipped]
         blocks.append(_words("Schedules that cannot run here", ["schedule", "reason"], rows))
@@ -125,7 +124,7 @@ def _pictures(answer: Answer[R]) -> Iterator[Picture]:
         )
 
 
-def _assumptions(best: Run, local: Callable[[str], str]) -> list[Block]:
+def _assumptions(best: TimedRun, local: Callable[[str], str]) -> list[Block]:
     known = {**best.scenario.echo, **best.costs.provenance}
     return [
         _words(

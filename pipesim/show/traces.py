@@ -34,7 +34,7 @@ def write_trace(timeline: Timeline, path: str | Path) -> None:
 
 def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     num_ranks = int(timeline.rank.max()) + 1
-    process = (timeline.replica * num_ranks + timeline.rank).tolist()
+    process = timeline.replica * num_ranks + timeline.rank
     for one in np.unique(process).tolist():
         replica, rank = divmod(one, num_ranks)
         name = f"rank {rank}" if timeline.replica.max() == 0 else f"replica {replica} rank {rank}"
@@ -42,61 +42,40 @@ def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
         yield {"ph": "M", "name": "process_sort_index", "pid": one, "args": {"sort_index": one}}
         for stream, thread in _THREADS.items():
             yield {"ph": "M", "name": "thread_name", "pid": one, "tid": thread, "args": {"name": stream}}
-    starts = (timeline.start_s.astype(float) * _MICROSECONDS).tolist()
-    ends = (timeline.end_s.astype(float) * _MICROSECONDS).tolist()
-    columns = zip(
-        process,
-        timeline.stream(),
-        timeline.op.tolist(),
-        timeline.stage.tolist(),
-        timeline.microbatch.tolist(),
-        timeline.slice.tolist(),
-        timeline.step.tolist(),
-        timeline.replica.tolist(),
-        timeline.nbytes.astype(float).tolist(),
-        starts,
-        ends,
-        strict=True,
-    )
-    for pid, stream, code, stage, microbatch, part, step, replica, nbytes, start, end in columns:
-        op, thread = Op(code), _THREADS[stream]
-        message = _message(op, stage, microbatch, part, step, replica)
-        if op not in RECEIVES:
-            text = f"{stage}{op.name}" + ("" if microbatch < 0 else str(microbatch))
-            facts: dict[str, Any] = {"stage": stage, "microbatch": microbatch, "slice": part, "step": step}
-            if nbytes:
-                facts["bytes"] = nbytes
-            yield {
-                "ph": "X",
-                "name": text,
-                "cat": op.name,
-                "pid": pid,
-                "tid": thread,
-                "ts": start,
-                "dur": end - start,
-                "args": facts,
-            }
-        if op in SENDS:
-            yield {
-                "ph": "s",
-                "id": message,
-                "name": "message",
-                "cat": "p2p",
-                "pid": pid,
-                "tid": thread,
-                "ts": start,
-            }
-        elif op in RECEIVES:
-            yield {
-                "ph": "f",
-                "bp": "e",
-                "id": message,
-                "name": "message",
-                "cat": "p2p",
-                "pid": pid,
-                "tid": _THREADS[COMPUTE_STREAM],
-                "ts": end,
-            }
+    numbers = (process, timeline.op, timeline.stage, timeline.microbatch, timeline.slice, timeline.step)
+    times = (_MICROSECONDS * one.astype(float) for one in (timeline.start_s, timeline.end_s))
+    arrays = (*numbers, timeline.replica, timeline.nbytes.astype(float), *times)
+    for stream, *row in zip(timeline.stream(), *(array.tolist() for array in arrays), strict=True):
+        yield from _row_events(_THREADS[stream], *row)
+
+
+def _row_events(
+    thread: int,
+    process: int,
+    code: int,
+    stage: int,
+    microbatch: int,
+    part: int,
+    step: int,
+    replica: int,
+    nbytes: float,
+    start: float,
+    end: float,
+) -> Iterator[dict[str, Any]]:
+    """Give a box for all but a receive, and an end of an arrow for what is sent or received."""
+    op, place = Op(code), {"pid": process, "tid": thread}
+    arrow = {"id": _message(op, stage, microbatch, part, step, replica), "name": "message", "cat": "p2p"}
+    if op in RECEIVES:
+        at = {**place, "tid": _THREADS[COMPUTE_STREAM], "ts": end}
+        yield {"ph": "f", "bp": "e", **arrow, **at}
+        return
+    facts: dict[str, Any] = {"stage": stage, "microbatch": microbatch, "slice": part, "step": step}
+    if nbytes:
+        facts["bytes"] = nbytes
+    name = f"{stage}{op.name}" + ("" if microbatch < 0 else str(microbatch))
+    yield {"ph": "X", "name": name, "cat": op.name, **place, "ts": start, "dur": end - start, "args": facts}
+    if op in SENDS:
+        yield {"ph": "s", **arrow, **place, "ts": start}
 
 
 def _message(op: Op, stage: int, microbatch: int, part: int, step: int, replica: int) -> str:

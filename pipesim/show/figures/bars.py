@@ -19,7 +19,7 @@ from pipesim.show.figures.canvas import (
     entitle,
     new_figure,
 )
-from pipesim.show.protocols import Run
+from pipesim.show.protocols import TimedRun
 
 _MOST_TICKS = 24
 _PARTS = (
@@ -32,7 +32,7 @@ _PARTS = (
 )
 
 
-def plot_breakdown(run: Run) -> Figure:
+def plot_breakdown(run: TimedRun) -> Figure:
     """Draw each rank's step as a stacked bar: the makespan's parts, then synchronisation and optimizer."""
     metrics, unit = run.metrics, time_unit(run.scenario)
     figure, (axis,) = new_figure(min(16.0, max(6.0, 1.2 + 0.7 * metrics.num_ranks)), 4.2)
@@ -63,7 +63,7 @@ def plot_breakdown(run: Run) -> Figure:
     return figure
 
 
-def plot_memory(run: Run) -> Figure:
+def plot_memory(run: TimedRun) -> Figure:
     """Draw the memory of every rank over the step against the device's limit.
 
     Raises
@@ -96,6 +96,6 @@ def plot_memory(run: Run) -> Figure:
     return figure
 
 
-def _title(run: Run) -> str:
+def _title(run: TimedRun) -> str:
     misfit = f", {MISFIT_WORDS}" if run.metrics.fits_memory is False else ""
     return f"{run.scenario.name}: {run.label}{misfit}"

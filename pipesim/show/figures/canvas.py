@@ -31,7 +31,7 @@ _FILLS = ("full", "none", "bottom")
 _LINES = ("-", "--", ":")
 
 
-class Picture(Figure):
+class ShownFigure(Figure):
     """A figure that a notebook shows as it is; it has no window and is in no list of open figures."""
 
     def _repr_png_(self) -> bytes:
@@ -40,7 +40,7 @@ class Picture(Figure):
 
 def new_figure(width: float, height: float, num_rows: int = 1) -> tuple[Figure, list[Axes]]:
     """Make a figure of a size in inches with axes one under the other that share the x axis."""
-    figure = Picture(figsize=(width, height), layout="constrained")
+    figure = ShownFigure(figsize=(width, height), layout="constrained")
     axes = figure.subplots(num_rows, 1, sharex=True, squeeze=False)
     return figure, list(axes[:, 0])
 

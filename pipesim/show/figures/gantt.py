@@ -28,7 +28,7 @@ from pipesim.show.figures.canvas import (
     new_figure,
     shade,
 )
-from pipesim.show.protocols import Run
+from pipesim.show.protocols import TimedRun
 
 WIDTH_INCHES = 14.0
 ROW_INCHES, SMALL_ROW_INCHES = 0.24, 0.13
@@ -40,7 +40,7 @@ MOST_NUMBERS = 4000
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class GanttLane:
     """One replica's timeline under a title; hatched where it does not fit in memory."""
 
     title: str
@@ -48,7 +48,7 @@ class Lane:
     fits: bool = True
 
 
-def plot_gantt(*runs: Run | Sequence[Run]) -> Figure:
+def plot_gantt(*runs: TimedRun | Sequence[TimedRun]) -> Figure:
     """Draw runs of one scenario under each other; those that run alike, given together, once.
 
     Times are in units of F where the scenario states one for all ranks.
@@ -59,14 +59,14 @@ def plot_gantt(*runs: Run | Sequence[Run]) -> Figure:
         metrics = group[0].metrics
         names, fits = ", ".join(run.label for run in group), metrics.fits_memory is not False
         words = f"{names}: step {seconds(metrics.step_time_s)}, bubble ratio {percent(metrics.bubble_ratio)}"
-        lanes.append(Lane(words if fits else f"{words}, {MISFIT_WORDS}", group[0].events, fits))
+        lanes.append(GanttLane(words if fits else f"{words}, {MISFIT_WORDS}", group[0].events, fits))
     scenario = groups[0][0].scenario
     if len(lanes) == 1:
         lanes = [replace(lanes[0], title=f"{scenario.name}: {lanes[0].title}")]
     return plot_lanes(lanes, unit=time_unit(scenario))
 
 
-def plot_lanes(lanes: Sequence[Lane], *, unit: TimeUnit = SECONDS) -> Figure:
+def plot_lanes(lanes: Sequence[GanttLane], *, unit: TimeUnit = SECONDS) -> Figure:
     """Draw timelines under each other.
 
     F blue, full B orange, I teal, W green, idle near white; later chunks of a rank are lighter; the
@@ -74,7 +74,7 @@ def plot_lanes(lanes: Sequence[Lane], *, unit: TimeUnit = SECONDS) -> Figure:
 
     Parameters
     ----------
-    lanes : sequence of Lane
+    lanes : sequence of GanttLane
         At least one.
     unit : TimeUnit
         Of the time axis.

@@ -15,7 +15,7 @@ from pipesim.show.amounts import SECONDS, TimeUnit, time_unit
 from pipesim.show.choice import held_at_most
 from pipesim.show.figures.canvas import add_legend, cross_out, draw_limit, entitle, new_figure
 from pipesim.show.figures.labels import Place, name_points
-from pipesim.show.protocols import Run
+from pipesim.show.protocols import TimedRun
 
 FRONT_COLOUR = "#2f6fde"
 _BEATEN, _BEATEN_WORDS = "#9a9a9a", "#404040"
@@ -41,7 +41,7 @@ def pareto_front(points: Sequence[Point]) -> list[Point]:
     return front
 
 
-def plot_pareto(runs: Sequence[Run]) -> Figure:
+def plot_pareto(runs: Sequence[TimedRun]) -> Figure:
     """Draw the synchronous ones of some runs of one scenario; see `plot_points`.
 
     Raises

@@ -7,15 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pipesim.schedules.frameworks import FRAMEWORKS, runs_only_as_csv
 from pipesim.show.amounts import amount, seconds
 from pipesim.show.choice import THIN_SHARE
-from pipesim.show.protocols import Change, R, Run
+from pipesim.show.protocols import MemoryChange, R, TimedRun
+
+Advice = Callable[[R], Sequence[MemoryChange]]
+"""Finds what would make a run fit in memory."""
 
 
-def notes(results: Sequence[R], changes_for_memory: Callable[[R], Sequence[Change]]) -> Iterator[str]:
+def notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
     """Give warnings first, then refusals by schedule, then how numbers are to be taken.
 
     Parameters
     ----------
-    results : sequence of Run
+    results : sequence of TimedRun
         Of one scenario.
     changes_for_memory : Callable
         Finds what would make a result fit, where none does.
@@ -42,7 +45,7 @@ def notes(results: Sequence[R], changes_for_memory: Callable[[R], Sequence[Chang
         )
 
 
-def inferred(run: Run) -> Iterator[str]:
+def inferred(run: TimedRun) -> Iterator[str]:
     """Say what the scenario does not state."""
     if run.scenario.echo:
         yield "inferred:"
@@ -50,7 +53,7 @@ def inferred(run: Run) -> Iterator[str]:
         yield f"  {key} = {words}"
 
 
-def _overhead_notes(results: Sequence[Run]) -> Iterator[str]:
+def _overhead_notes(results: Sequence[TimedRun]) -> Iterator[str]:
     """Say of sliced schedules that are slower than others mainly because each slice pays the overhead."""
     whole = [result for result in results if result.schedule.num_slices == 1 and result.synchronous]
     fastest_s = min((float(result.metrics.step_time_s) for result in whole), default=float("inf"))
@@ -66,7 +69,7 @@ def _overhead_notes(results: Sequence[Run]) -> Iterator[str]:
             )
 
 
-def _memory_notes(results: Sequence[R], changes_for_memory: Callable[[R], Sequence[Change]]) -> Iterator[str]:
+def _memory_notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
     """Say what does not fit, what barely does, and, where nothing fits, what would help."""
     too_large = [result for result in results if result.metrics.fits_memory is False]
     if too_large:
@@ -82,7 +85,7 @@ def _memory_notes(results: Sequence[R], changes_for_memory: Callable[[R], Sequen
             yield f"note: {smallest.label} {would} with {words}"
 
 
-def headroom_notes(named: Sequence[tuple[str, Run]]) -> Iterator[str]:
+def headroom_notes(named: Sequence[tuple[str, TimedRun]]) -> Iterator[str]:
     """Name those that only just fit in the device's memory, and by how much."""
     thin = [
         f"{name} {peak / limit:.1%}"
@@ -99,7 +102,7 @@ def headroom_notes(named: Sequence[tuple[str, Run]]) -> Iterator[str]:
         )
 
 
-def framework_lines(results: Sequence[Run]) -> Iterator[str]:
+def framework_lines(results: Sequence[TimedRun]) -> Iterator[str]:
     """Say of each framework which of the results' schedules it runs."""
     for framework in FRAMEWORKS:
         own = [result.label for result in results if framework in result.frameworks]
@@ -108,7 +111,7 @@ def framework_lines(results: Sequence[Run]) -> Iterator[str]:
         yield f"torch loads as a CSV (pipesim schedule export): {', '.join(loaded)}"
 
 
-def framework_sentence(result: Run) -> str:
+def framework_sentence(result: TimedRun) -> str:
     """Say which frameworks run one schedule."""
     if result.frameworks:
         return f"Frameworks that run {result.label}: {', '.join(result.frameworks)}."
@@ -116,5 +119,5 @@ def framework_sentence(result: Run) -> str:
     return f"{text} by name; torch loads its CSV." if _is_loaded(result) else f"{text}."
 
 
-def _is_loaded(result: Run) -> bool:
+def _is_loaded(result: TimedRun) -> bool:
     return result.shape is not None and runs_only_as_csv(result.schedule)

@@ -10,10 +10,10 @@ from pipesim.show.amounts import amount, optional, percent, seconds
 from pipesim.show.blocks import Table
 from pipesim.show.choice import held_microbatches
 from pipesim.show.glossary import part_name
-from pipesim.show.protocols import Run
+from pipesim.show.protocols import TimedRun
 
 
-def comparison_table(results: Sequence[Run]) -> Table:
+def comparison_table(results: Sequence[TimedRun]) -> Table:
     """One line a schedule, in their order."""
     columns = ["schedule", "v", "step time", "makespan", "bubble ratio", "bubble overhead", "span bubble"]
     columns += ["peak held", "peak memory", "fits", "p2p sent", "tokens/s", "MFU", "synchronous"]
@@ -21,7 +21,7 @@ def comparison_table(results: Sequence[Run]) -> Table:
     return Table(results[0].scenario.name, columns, rows).without_empty_columns()
 
 
-def _comparison_row(result: Run) -> list[str]:
+def _comparison_row(result: TimedRun) -> list[str]:
     m = result.metrics
     return [
         result.schedule.name,
@@ -41,7 +41,7 @@ def _comparison_row(result: Run) -> list[str]:
     ]
 
 
-def _held(result: Run, *ranks: RankMetrics) -> str:
+def _held(result: TimedRun, *ranks: RankMetrics) -> str:
     return f"{held_microbatches(result, *ranks):.4g}"
 
 
@@ -57,7 +57,7 @@ def _sent(num_bytes: Any) -> str:
     return amount(num_bytes) if num_bytes else "-"
 
 
-def summary_table(result: Run) -> Table:
+def summary_table(result: TimedRun) -> Table:
     """One line a number of one run."""
     m = result.metrics
     lines = [
@@ -93,7 +93,7 @@ def summary_table(result: Run) -> Table:
     return Table.of_lines(result.scenario.name, ["", "value"], lines)
 
 
-def step_table(result: Run) -> Table:
+def step_table(result: TimedRun) -> Table:
     """One line a part of the step time."""
     total_s = float(result.metrics.step_time_s)
     rows = [
@@ -104,7 +104,7 @@ def step_table(result: Run) -> Table:
     return Table("", ["part of the step", "time", "of the predicted"], rows)
 
 
-def rank_table(result: Run) -> Table:
+def rank_table(result: TimedRun) -> Table:
     """One line a rank: where its makespan went."""
     columns = ["rank", "busy", "warm-up", "dependency", "exposed p2p", "exposed collective", "cool-down"]
     columns += ["bubble ratio", "peak held", "peak memory"]
@@ -118,7 +118,7 @@ def rank_table(result: Run) -> Table:
 
 
 def side_by_side(
-    table_of: Callable[[Run], Table], results: Sequence[Run], caption: str, lines_are: str
+    table_of: Callable[[TimedRun], Table], results: Sequence[TimedRun], caption: str, lines_are: str
 ) -> Table:
     """Join tables of one result each by the names of their lines.
 
@@ -126,7 +126,7 @@ def side_by_side(
     ----------
     table_of : Callable
         Makes a table of one result.
-    results : sequence of Run
+    results : sequence of TimedRun
         Whose columns stand beside each other.
     caption, lines_are : str
         Over the table, and over its first column.
