@@ -53,6 +53,8 @@ class Goodput:
         Expected.
     tokens_per_day, usd_per_day : float, optional
         None without a basis.
+    step_time_band_s, warnings, inferred
+        Of the step; see `pipesim.prediction.Prediction`.
     """
 
     step_time_s: float
@@ -70,6 +72,9 @@ class Goodput:
     failures_per_day: float
     tokens_per_day: float | None
     usd_per_day: float | None
+    step_time_band_s: tuple[float, float] | None
+    warnings: tuple[str, ...]
+    inferred: Mapping[str, str]
 
     @property
     def interval_s(self) -> float:
@@ -78,7 +83,8 @@ class Goodput:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {**asdict(self), "interval_s": self.interval_s}
+        document = {**asdict(self), "interval_s": self.interval_s}
+        return document | {"step_time_band_s": self.step_time_band_s and list(self.step_time_band_s)}
 
 
 def expected_goodput(interval_s: float, checkpoint_s: float, restart_s: float, mtbf_s: float) -> float:
@@ -164,6 +170,9 @@ def goodput_of(result: Prediction) -> Goodput:
         failures_per_day=_DAY_S / mtbf_s,
         tokens_per_day=None if tokens is None else share * tokens * _DAY_S,
         usd_per_day=None if usd is None else usd / step_s * _DAY_S,
+        step_time_band_s=result.band_s,
+        warnings=result.warnings,
+        inferred=result.inferred,
     )
 
 
