@@ -387,7 +387,7 @@ def test_another_process_gives_the_same_bytes(hash_seed):
     assert done.stdout.strip() == digest(simulate_in_floats())
 
 
-@pytest.mark.parametrize("package", ["engine", "graph"])
+@pytest.mark.parametrize("package", ["timing/engine", "ir"])
 def test_no_float_is_written_where_fractions_must_stay_exact(package):
     files = sorted((Path(pipesim.__file__).parent / package).glob("**/*.py"))
     assert files

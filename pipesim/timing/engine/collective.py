@@ -78,8 +78,7 @@ class Collective:
             pace.slow_down()
         yield clock.timeout(self.duration_s)
         for transfer in self.transfers:
-            yield clock.timeout(transfer.latency_s)
-            yield transfer.network.transfer(transfer.stream, transfer.nbytes)
+            yield transfer.network.transfer(transfer.stream, transfer.nbytes, transfer.latency_s)
         self.ended_s = clock.now
         for pace in self.paces:
             pace.speed_up()
@@ -126,13 +125,14 @@ class Exchange:
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
         clock, num_parts = self._clock, self._num_parts
-        began_s = clock.now
+        began_s, alone_s = clock.now, self.duration_s / num_parts if self.duration_s else 0
         for part in range(num_parts):
             early_s = began_s + self._beside_s * part / num_parts - clock.now
-            yield clock.timeout(max(0, early_s) + self.duration_s / num_parts)
+            yield clock.timeout(max(0, early_s) + alone_s)
             for transfer in self.transfers:
-                yield clock.timeout(transfer.latency_s / num_parts)
-                yield transfer.network.transfer(transfer.stream, transfer.nbytes / num_parts)
+                yield transfer.network.transfer(
+                    transfer.stream, transfer.nbytes / num_parts, transfer.latency_s / num_parts
+                )
         self._ended.succeed()
 
 

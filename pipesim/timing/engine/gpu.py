@@ -141,7 +141,7 @@ class Gpu:
         num_parts = len(buckets) or 1
         self.start_s[row] = self.clock.now
         for part in range(num_parts):
-            yield from self.pace.compute(self.program.duration_s[row] / num_parts)
+            yield self.pace.compute(self.program.duration_s[row] / num_parts)
             if buckets:
                 buckets[part].join()
         if moved is not None and not moved.processed:

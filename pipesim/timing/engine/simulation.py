@@ -101,7 +101,7 @@ def simulate(
         )
         for replica in range(num_replicas)
     ]
-    clock.run()
+    clock.run_to_the_end()
     for replica in replicas:
         replica.check_done()
     return _timeline(program, replicas, costs, step_end)
