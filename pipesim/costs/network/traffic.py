@@ -6,6 +6,8 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import takewhile
+from math import lcm, prod
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,27 @@ class Fabric:
     def num_replicas(self) -> int:
         """Data-parallel replicas d."""
         return dict(self.axes)["dp"]
+
+    def with_fewest_replicas(self) -> Fabric:
+        """Leave out replicas that show nothing new: what crosses each wire that is left stays the same.
+
+        Replicas that lie a whole number of leaf switches (or nodes) apart are alike, and shifting all of
+        them by as much changes nothing, for rings close. Two such shifts are kept, so that what leaves a leaf
+        still does. Left as it is where the shift would break up nodes or groups, or where nodes differ.
+        """
+        wiring, num_replicas = self.wiring, self.num_replicas
+        stride, num_devices = _stride(self.axes, "dp"), _stride(self.axes, "dp") * num_replicas
+        of_experts, num_members = _stride(self.expert_axes, "dp"), dict(self.expert_axes)["dp"]
+        shift = lcm(stride, of_experts, wiring.gpus_per_node * (wiring.nodes_per_switch or 1))
+        if wiring.degraded or of_experts * num_members != num_devices or num_devices % shift:
+            return self
+        if num_devices <= 2 * shift:
+            return self
+        return Fabric(
+            wiring,
+            _resized(self.axes, 2 * shift // stride),
+            _resized(self.expert_axes, 2 * shift // of_experts),
+        )
 
     def message(self, src: int, dst: int, replica: int) -> Demand:
         """Messages between two ranks of one replica, each device to its partner."""
@@ -99,14 +122,15 @@ class Fabric:
         demands: dict[Hashable, Demand] = {}
         names: dict[Hashable, Hashable] = {}
         routes = list(routes)
-        for replica in range(self.num_replicas):
+        fabric = self.with_fewest_replicas() if one_replica_for_all else self
+        for replica in range(fabric.num_replicas):
             for src, dst in routes:
                 key = ("message", src, dst, replica)
                 names[key] = ("message", src, dst, 0) if one_replica_for_all else key
-                demands[key] = self.message(src, dst, replica)
+                demands[key] = fabric.message(src, dst, replica)
         for name, reduction in reductions.items():
             names["reduction", name] = ("reduction", name)
-            demands["reduction", name] = self._of_ranks(reduction)
+            demands["reduction", name] = fabric._of_ranks(reduction)
         wires = {wire: self.wiring.bytes_per_s(wire) for demand in demands.values() for wire in demand.loads}
         flows, bytes_per_s = reduce_wires(demands, wires, alike=names if one_replica_for_all else None)
         return Traffic(
@@ -130,6 +154,16 @@ class Fabric:
             return on_rings
         factor = Fraction(by_rings) / Fraction(reduction.bytes_per_s)
         return Demand(0, {wire: load * factor for wire, load in loads.items()}, weight)
+
+
+def _stride(axes: Axes, axis: str) -> int:
+    """Distance of neighbours along an axis."""
+    faster = takewhile(lambda other: other[0] != axis, axes)
+    return prod(size for _, size in faster)
+
+
+def _resized(axes: Axes, num_replicas: int) -> Axes:
+    return tuple((axis, num_replicas if axis == "dp" else size) for axis, size in axes)
 
 
 @lru_cache(maxsize=8)
