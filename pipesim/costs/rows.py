@@ -79,8 +79,8 @@ def _with_pairs(schedule: Schedule, seconds: Array) -> Array:
 def step_durations(schedule: Schedule, costs: CostTable) -> Array:
     """Seconds of each row of a lowered schedule, shape (rows,): `row_durations`, and a rank's optimizer."""
     durations = row_durations(schedule, costs)
-    for row in np.flatnonzero(schedule.op == Op.OPTIMIZER):
-        rank = int(schedule.rank[row])
+    rows = np.flatnonzero(schedule.op == Op.OPTIMIZER)
+    for row, rank in zip(rows.tolist(), schedule.rank[rows].tolist(), strict=True):
         durations[row] = costs.of_ranks.get(rank, costs).optimizer_s[schedule.stages_of(rank)].sum()
     return durations
 
