@@ -133,6 +133,7 @@ class Network:
         """Heap of what comes next: a transfer's latency has passed (it has bytes), or a stream may have one
         through (it has none)."""
         self._count = 0
+        self._one_event = _OneEvent(clock)
         self._alarm = simpy.Event(clock)
         self._alarm_s: Any = None
         clock.process(self._serve())
@@ -173,7 +174,7 @@ class Network:
     def transfer(self, stream: Stream, nbytes: Any, latency_s: Any) -> simpy.Event:
         """Start a transfer now; the event returned happens at its end and is to be yielded at once."""
         event = simpy.Event(self.clock)
-        self.start(stream, nbytes, self.clock.now, _OneEvent(self.clock), event, latency_s)
+        self.start(stream, nbytes, self.clock.now, self._one_event, event, latency_s)
         return event
 
     def _take_back(self, stream: Stream, now_s: Any) -> None:

@@ -16,6 +16,9 @@ class Pace:
         self._clock = clock
         self._slowed = 1 + slowdown
         self._num_collectives = 0
+        self._num_followed = 0
+        """Collectives that took the place of others at the time `_followed_s`."""
+        self._followed_s: Any = None
         self._done: simpy.Event | None = None
         self._left_s: Any = 0
         """What is left to compute, in seconds of an undisturbed GPU, when the pace last changed."""
@@ -32,7 +35,18 @@ class Pace:
     def speed_up(self) -> None:
         """Take note that a collective has ended."""
         self._num_collectives -= 1
-        if self._num_collectives == 0:
+        self._change_if_all_have_ended()
+
+    def follow_on(self) -> None:
+        """Take note that a collective has ended and the next one starts."""
+        if self._followed_s != self._clock.now:
+            self._followed_s, self._num_followed = self._clock.now, 0
+        self._num_followed += 1
+        self._change_if_all_have_ended()
+
+    def _change_if_all_have_ended(self) -> None:
+        # Between its end and the start of what follows at once, none of a collective runs.
+        if self._num_collectives == (self._num_followed if self._followed_s == self._clock.now else 0):
             self._change()
 
     def compute(self, duration_s: Any) -> simpy.Event:
