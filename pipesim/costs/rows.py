@@ -26,12 +26,11 @@ def row_durations(schedule: Schedule, costs: CostTable) -> Array:
     for rank, of_rank in costs.of_ranks.items():
         rows = schedule.rows_of(rank)
         durations[rows] = _single_durations(schedule, of_rank)[rows]
-    for row in np.flatnonzero(schedule.joined):
-        if costs.overlapped_pair_s is None:
-            pair = durations[row] + durations[row + 1]
-        else:
-            pair = costs.overlapped_pair_s[schedule.stage[row]] / schedule.num_slices
-        durations[row : row + 2] = pair
+    if costs.overlapped_pair_s is None:
+        return _with_pairs(schedule, durations)
+    first = np.flatnonzero(schedule.joined)
+    pairs = costs.overlapped_pair_s[schedule.stage[first]] / schedule.num_slices
+    durations[first] = durations[first + 1] = pairs
     return durations
 
 
@@ -71,8 +70,8 @@ def _of_operations(schedule: Schedule, seconds: Mapping[Op, Array]) -> Array:
 
 
 def _with_pairs(schedule: Schedule, seconds: Array) -> Array:
-    for row in np.flatnonzero(schedule.joined):
-        seconds[row : row + 2] = seconds[row] + seconds[row + 1]
+    first = np.flatnonzero(schedule.joined)
+    seconds[first] = seconds[first + 1] = seconds[first] + seconds[first + 1]
     return seconds
 
 

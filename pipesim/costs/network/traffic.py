@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import takewhile
@@ -119,9 +119,17 @@ class Fabric:
         UnlikeReplicasError
             If one replica cannot stand for all.
         """
+        asked = tuple(routes), reductions, one_replica_for_all
+        return _kept_traffic(_Asked(repr((self, asked)), self, asked))
+
+    def _traffic(
+        self,
+        routes: Sequence[tuple[int, int]],
+        reductions: Mapping[Any, Reduction],
+        one_replica_for_all: bool,
+    ) -> Traffic:
         demands: dict[Hashable, Demand] = {}
         names: dict[Hashable, Hashable] = {}
-        routes = list(routes)
         fabric = self.with_fewest_replicas() if one_replica_for_all else self
         for replica in range(fabric.num_replicas):
             for src, dst in routes:
@@ -166,6 +174,21 @@ def _resized(axes: Axes, num_replicas: int) -> Axes:
     return tuple((axis, num_replicas if axis == "dp" else size) for axis, size in axes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What `Fabric.traffic` was asked; equal where it reads the same, so that 1 is not 1.0."""
+
+    text: str
+    fabric: Fabric = field(compare=False)
+    arguments: tuple[tuple[tuple[int, int], ...], Mapping[Any, Reduction], bool] = field(compare=False)
+
+
+@lru_cache(maxsize=16)
+def _kept_traffic(asked: _Asked) -> Traffic:
+    """Work out traffic once for all steps of a schedule, and for all schedules that send along the same."""
+    return asked.fabric._traffic(*asked.arguments)
+
+
 @lru_cache(maxsize=8)
 def _numbered(axes: Axes) -> npt.NDArray[np.intp]:
     """All devices, the slowest axis first."""
@@ -189,7 +212,7 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Flows of a step; `messages` by source rank, destination rank and replica."""
+    """Flows of a step, not to be changed; `messages` by source rank, destination rank and replica."""
 
     bytes_per_s: list[Number]
     messages: dict[tuple[int, int, int], Flow]

@@ -14,6 +14,7 @@ from pipesim.timing.engine.clock import Clock
 from pipesim.timing.engine.sharing import fair_rates, is_full_rate
 
 NetworkMode = Literal["fair", "fifo", "ideal"]
+_MOST_RATES_KEPT = 4096
 
 
 class Receiver(Protocol):
@@ -132,6 +133,7 @@ class Network:
         self._events: list[tuple[Any, int, Stream, Any, Any, Any]] = []
         """Heap of what comes next: a transfer's latency has passed (it has bytes), or a stream may have one
         through (it has none)."""
+        self._rates: dict[tuple[object, ...], list[Any]] = {}
         self._count = 0
         self._one_event = _OneEvent(clock)
         self._alarm = simpy.Event(clock)
@@ -179,15 +181,34 @@ class Network:
 
     def _take_back(self, stream: Stream, now_s: Any) -> None:
         """Give the server a transfer that was promised its end, as if it had had it all along."""
-        tag = stream.receiver.take_back(stream.tag)
+        receiver, tag = stream.receiver, stream.receiver.take_back(stream.tag)
         self._hold_wires(stream)
-        if stream.joins_s > now_s:
-            self._push(stream.joins_s, stream, stream.nbytes, stream.receiver, tag)
-            return
-        self._join(stream, stream.nbytes, stream.joins_s, stream.receiver, tag)
-        stream.rate = stream.bytes_per_s
+        if stream.joins_s is not None:
+            if stream.joins_s > now_s:
+                self._push(stream.joins_s, stream, stream.nbytes, receiver, tag)
+                return
+            stream.served, stream.served_at_s, stream.rate = 0, stream.joins_s, stream.bytes_per_s
+        self._activate(stream)
+        self._count += 1
+        stream.through.append((stream.nbytes, self._count, receiver, tag))
         stream.alarm_s = stream.ends_s
         self._push(stream.ends_s, stream, None, None, None)
+
+    def _promise_again(self, stream: Stream) -> None:
+        """Promise the server's last transfer on some wires its end."""
+        stream.nbytes, _, stream.receiver, stream.tag = stream.through.pop()
+        stream.joins_s, stream.ends_s, stream.alarm_s = None, stream.alarm_s, None
+        stream.num_served = 0
+        for wire in stream.wires:
+            del self._active[wire][stream]
+            self._num_served[wire] = 0
+            self._free_at_s[wire] = stream.ends_s
+            self._promised[wire] = stream
+        stream.receiver.promise(stream.tag, stream.ends_s)
+
+    def _activate(self, stream: Stream) -> None:
+        for wire in stream.wires:
+            self._active[wire][stream] = None
 
     def _hold_wires(self, stream: Stream) -> None:
         stream.num_served += 1
@@ -244,8 +265,7 @@ class Network:
             stream.advance(now_s)
         else:
             stream.served, stream.served_at_s, stream.rate = 0, now_s, 0
-            for wire in stream.wires:
-                self._active[wire][stream] = None
+            self._activate(stream)
         self._count += 1
         heappush(stream.through, (stream.served + nbytes, self._count, receiver, tag))
 
@@ -276,14 +296,33 @@ class Network:
             self._push(end_s, stream, None, None, None)
 
     def _share(self, changed: Iterable[Stream], now_s: Any) -> None:
-        self.num_solves += 1
         concerned = self._connected(changed)
-        flows = [(stream.flow, len(stream.through)) for stream in concerned]
-        for stream, rate in zip(concerned, fair_rates(flows, self.bytes_per_s), strict=True):
+        if not concerned:
+            return
+        self.num_solves += 1
+        for stream, rate in zip(concerned, self._rates_of(concerned), strict=True):
             if rate != stream.rate:
                 stream.advance(now_s)
                 stream.rate = rate
-            self._set_alarm(stream)
+            end_s = stream.next_end_s()
+            if stream.num_served == 1 == max(map(self._num_served.__getitem__, stream.wires)):
+                stream.alarm_s = end_s
+                self._promise_again(stream)
+            else:
+                self._set_alarm(stream)
+
+    def _rates_of(self, streams: Sequence[Stream]) -> list[Any]:
+        """Fair rates, which are the same for the same streams under way as often in the same order."""
+        if len(streams) == 1 and len(streams[0].through) == 1:
+            return [streams[0].bytes_per_s]
+        key = (*streams, *[len(stream.through) for stream in streams])
+        rates = self._rates.get(key)
+        if rates is None:
+            if len(self._rates) == _MOST_RATES_KEPT:
+                self._rates.clear()
+            flows = [(stream.flow, len(stream.through)) for stream in streams]
+            self._rates[key] = rates = fair_rates(flows, self.bytes_per_s)
+        return rates
 
     def _connected(self, changed: Iterable[Stream]) -> list[Stream]:
         """Streams under way that share wires with the changed ones, directly or by way of others."""
@@ -297,7 +336,10 @@ class Network:
             for wire in stream.wires:
                 if wire not in seen_wires:
                     seen_wires.add(wire)
-                    todo += [other for other in self._active[wire] if other not in found]
+                    active = self._active[wire]
+                    # Of its own wires, most streams have most for themselves.
+                    if active and (len(active) > 1 or not stream.through):
+                        todo += [other for other in active if other not in found]
         return list(found)
 
     def _queue(self, stream: Stream, nbytes: Any, now_s: Any, receiver: Receiver, tag: Any) -> None:
