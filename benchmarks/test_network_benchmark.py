@@ -100,13 +100,17 @@ def overload_s(num_transfers: int) -> float:
     """Offer twice what a wire carries, in two kinds of transfer."""
     clock = Clock()
     network = Network(clock, [1.0, 1.0], "fair")
-    streams = [Stream(Flow(0.0, 1.0, ((0, 1),))), Stream(Flow(0.0, 1.0, ((0, 1), (1, 1))))]
+    streams = [network.stream(Flow(0.0, 1.0, loads)) for loads in (((0, 1),), ((0, 1), (1, 1)))]
     arrived: list[float] = []
+
+    def transfer(stream: Stream) -> Any:
+        yield network.transfer(stream, 1.0, 0.0)
+        arrived.append(clock.now)
 
     def source(stream: Stream) -> Any:
         for _ in range(num_transfers // 2):
             yield clock.timeout(1.0)
-            network.start(stream, 1.0, clock.now, arrived.append)
+            clock.process(transfer(stream))
 
     for stream in streams:
         clock.process(source(stream))

@@ -19,7 +19,7 @@ from pipesim.ir import lower
 from pipesim.ir.actions import Op
 from pipesim.timing.engine import simulate
 from pipesim.timing.engine.clock import Clock
-from pipesim.timing.engine.network import Network, Stream
+from pipesim.timing.engine.network import Network
 from pipesim.timing.engine.sharing import fair_rates
 
 
@@ -27,12 +27,12 @@ def ends(capacities, flows, starts, mode="fair"):
     """End of each (flow, time, bytes)."""
     clock = Clock()
     network = Network(clock, capacities, mode)
-    streams = {name: Stream(flow) for name, flow in flows.items()}
+    streams = {name: network.stream(flow) for name, flow in flows.items()}
     ended = {}
 
     def transfer(number, name, start_s, nbytes):
         yield clock.timeout(start_s)
-        yield network.transfer(streams[name], nbytes)
+        yield network.transfer(streams[name], nbytes, streams[name].flow.latency_s)
         ended[number] = clock.now
 
     for number, start in enumerate(starts):
@@ -240,13 +240,17 @@ def test_an_overload_is_bounded():
     """Ten times what the wire carries: as many solutions as starts and ends, whatever the backlog."""
     clock = Clock()
     network = Network(clock, [1.0, 1.0], "fair")
-    streams = [Stream(Flow(0.0, 1.0, ((0, 1),))), Stream(Flow(0.0, 1.0, ((0, 1), (1, 1))))]
+    streams = [network.stream(Flow(0.0, 1.0, loads)) for loads in (((0, 1),), ((0, 1), (1, 1)))]
     arrived = []
+
+    def transfer(stream):
+        yield network.transfer(stream, 1.0, 0.0)
+        arrived.append(clock.now)
 
     def source(stream):
         for _ in range(400):
             yield clock.timeout(0.1)
-            network.start(stream, 1.0, clock.now, arrived.append)
+            clock.process(transfer(stream))
 
     for stream in streams:
         clock.process(source(stream))

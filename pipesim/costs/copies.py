@@ -26,7 +26,8 @@ def with_mirrored_copies(costs: CostTable, num_ranks: int) -> CostTable:
     across = costs.p2p(0, num_ranks - 1)
     if across.bytes_per_s is None:
         return costs
-    wires, pairs = costs.fabric, [(rank, num_ranks - 1 - rank) for rank in range(num_ranks // 2)]
+    wires = None if costs.fabric is None else costs.fabric.with_fewest_replicas()
+    pairs = [(rank, num_ranks - 1 - rank) for rank in range(num_ranks // 2)]
 
     def slowest(rings_of: Callable[[Fabric, int, int], Demand]) -> Number:
         if wires is None:

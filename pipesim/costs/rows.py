@@ -26,12 +26,11 @@ def row_durations(schedule: ActionTable, costs: CostTable) -> Array:
     for rank, of_rank in costs.of_ranks.items():
         rows = schedule.rows_of(rank)
         durations[rows] = _single_durations(schedule, of_rank)[rows]
-    for row in np.flatnonzero(schedule.joined):
-        if costs.overlapped_pair_s is None:
-            pair = durations[row] + durations[row + 1]
-        else:
-            pair = costs.overlapped_pair_s[schedule.stage[row]] / schedule.num_slices
-        durations[row : row + 2] = pair
+    if costs.overlapped_pair_s is None:
+        return _with_pairs(schedule, durations)
+    first = np.flatnonzero(schedule.joined)
+    pairs = costs.overlapped_pair_s[schedule.stage[first]] / schedule.num_slices
+    durations[first] = durations[first + 1] = pairs
     return durations
 
 
@@ -71,16 +70,16 @@ def _of_operations(schedule: ActionTable, seconds: Mapping[Op, Array]) -> Array:
 
 
 def _with_pairs(schedule: ActionTable, seconds: Array) -> Array:
-    for row in np.flatnonzero(schedule.joined):
-        seconds[row : row + 2] = seconds[row] + seconds[row + 1]
+    first = np.flatnonzero(schedule.joined)
+    seconds[first] = seconds[first + 1] = seconds[first] + seconds[first + 1]
     return seconds
 
 
 def step_durations(schedule: ActionTable, costs: CostTable) -> Array:
     """Seconds of each row of a lowered schedule, shape (rows,): `row_durations`, and a rank's optimizer."""
     durations = row_durations(schedule, costs)
-    for row in np.flatnonzero(schedule.op == Op.OPTIMIZER):
-        rank = int(schedule.rank[row])
+    rows = np.flatnonzero(schedule.op == Op.OPTIMIZER)
+    for row, rank in zip(rows.tolist(), schedule.rank[rows].tolist(), strict=True):
         durations[row] = costs.of_ranks.get(rank, costs).optimizer_s[schedule.stages_of(rank)].sum()
     return durations
 

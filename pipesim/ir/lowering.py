@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from heapq import heappop, heappush
 from typing import Literal
 
 import numpy as np
@@ -113,26 +115,35 @@ def _receives_early(schedule: Schedule, needs: Dependencies) -> list[list[tuple[
     units = [_units(schedule.rows_of(rank), joined) for rank in range(schedule.num_ranks)]
     heads = [0] * schedule.num_ranks
     done = bytearray(len(producer))
-    remaining = sum(map(len, units))
-    while remaining:
-        before = remaining
-        for rank, order in enumerate(orders):
-            if heads[rank] == len(units[rank]):
-                continue
-            unit = units[rank][heads[rank]]
-            if any(producer[row] != NONE and not done[producer[row]] for row in unit):
-                continue
-            for row in unit:
-                done[row] = 1
-                order.append((_COMPUTE, row))
-            for row in unit:
-                if sends[row]:
-                    order.append((_SEND, row))
-                    orders[rank_of[consumer[row]]].append((_RECEIVE, consumer[row]))
-            heads[rank] += 1
-            remaining -= 1
-        if remaining == before:
-            linear_extension(schedule, needs)  # raises, and names what each rank waits for
+    # Ranks take turns, round by round; one that waits comes back when what it waits for is done.
+    this_round, next_round = [rank for rank, of_rank in enumerate(units) if of_rank], list[int]()
+    waiting: dict[int, list[int]] = defaultdict(list)
+    while this_round or next_round:
+        if not this_round:
+            this_round, next_round = sorted(next_round), []
+        rank = heappop(this_round)
+        unit, order = units[rank][heads[rank]], orders[rank]
+        missing = [producer[row] for row in unit if producer[row] != NONE and not done[producer[row]]]
+        if missing:
+            waiting[missing[0]].append(rank)
+            continue
+        for row in unit:
+            done[row] = 1
+            order.append((_COMPUTE, row))
+            for other in waiting.pop(row, ()):
+                if other > rank:
+                    heappush(this_round, other)
+                else:
+                    next_round.append(other)
+        for row in unit:
+            if sends[row]:
+                order.append((_SEND, row))
+                orders[rank_of[consumer[row]]].append((_RECEIVE, consumer[row]))
+        heads[rank] += 1
+        if heads[rank] < len(units[rank]):
+            next_round.append(rank)
+    if not all(done):
+        linear_extension(schedule, needs)  # raises, and names what each rank waits for
     return orders
 
 

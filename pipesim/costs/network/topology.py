@@ -184,17 +184,15 @@ def _replica_ring(
 
 def _shared_rates(cluster: Cluster, parallel: Parallel, *, of_experts: bool) -> tuple[float, float]:
     """Find what the slowest rank's rings reach inside nodes and between them, when they run alone."""
-    wires = fabric(cluster, parallel)
+    wires = fabric(cluster, parallel).with_fewest_replicas()
     demands = [wires.reduction(rank, of_experts=of_experts) for rank in range(parallel.pipeline)]
 
+    loads = {load for demand in demands for load in demand.loads.items()}
+
     def slowest(inside: bool) -> float:
-        chosen = [
-            wires.wiring.bytes_per_s(wire) / load
-            for demand in demands
-            for wire, load in demand.loads.items()
-            if wire[0].startswith(("port", "pair")) == inside
-        ]
-        return float(min(chosen, default=math.inf))
+        chosen = (load for load in loads if load[0][0].startswith(("port", "pair")) == inside)
+        rate = wires.wiring.slowest(chosen)
+        return math.inf if rate is None else float(rate)
 
     return slowest(True), slowest(False)
 
@@ -208,7 +206,7 @@ def tied_embedding_ring(cluster: Cluster, parallel: Parallel) -> Ring | None:
         return None
     links, last = pipeline_links(cluster, parallel), parallel.pipeline - 1
     kind = cluster.intra_node if links.same_node(0, last) else cluster.inter_node
-    wires = fabric(cluster, parallel)
+    wires = fabric(cluster, parallel).with_fewest_replicas()
     bytes_per_s = wires.wiring.alone_bytes_per_s(wires.between_ranks(0, last)) or kind.bytes_per_s
     return Ring(2, float(bytes_per_s), kind.hop_latency_s, BASE_LATENCY_S)
 

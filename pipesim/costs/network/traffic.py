@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import takewhile
+from math import lcm, prod
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,27 @@ class Fabric:
     def num_replicas(self) -> int:
         """Data-parallel replicas d."""
         return dict(self.axes)["dp"]
+
+    def with_fewest_replicas(self) -> Fabric:
+        """Leave out replicas that show nothing new: what crosses each wire that is left stays the same.
+
+        Replicas that lie a whole number of leaf switches (or nodes) apart are alike, and shifting all of
+        them by as much changes nothing, for rings close. Two such shifts are kept, so that what leaves a leaf
+        still does. Left as it is where the shift would break up nodes or groups, or where nodes differ.
+        """
+        wiring, num_replicas = self.wiring, self.num_replicas
+        stride, num_devices = _stride(self.axes, "dp"), _stride(self.axes, "dp") * num_replicas
+        of_experts, num_members = _stride(self.expert_axes, "dp"), dict(self.expert_axes)["dp"]
+        shift = lcm(stride, of_experts, wiring.gpus_per_node * (wiring.nodes_per_switch or 1))
+        if wiring.degraded or of_experts * num_members != num_devices or num_devices % shift:
+            return self
+        if num_devices <= 2 * shift:
+            return self
+        return Fabric(
+            wiring,
+            _resized(self.axes, 2 * shift // stride),
+            _resized(self.expert_axes, 2 * shift // of_experts),
+        )
 
     def message(self, src: int, dst: int, replica: int) -> Demand:
         """Messages between two ranks of one replica, each device to its partner."""
@@ -96,17 +119,26 @@ class Fabric:
         UnlikeReplicasError
             If one replica cannot stand for all.
         """
+        asked = tuple(routes), reductions, one_replica_for_all
+        return _kept_traffic(_Asked(repr((self, asked)), self, asked))
+
+    def _traffic(
+        self,
+        routes: Sequence[tuple[int, int]],
+        reductions: Mapping[Any, Reduction],
+        one_replica_for_all: bool,
+    ) -> Traffic:
         demands: dict[Hashable, Demand] = {}
         names: dict[Hashable, Hashable] = {}
-        routes = list(routes)
-        for replica in range(self.num_replicas):
+        fabric = self.with_fewest_replicas() if one_replica_for_all else self
+        for replica in range(fabric.num_replicas):
             for src, dst in routes:
                 key = ("message", src, dst, replica)
                 names[key] = ("message", src, dst, 0) if one_replica_for_all else key
-                demands[key] = self.message(src, dst, replica)
+                demands[key] = fabric.message(src, dst, replica)
         for name, reduction in reductions.items():
             names["reduction", name] = ("reduction", name)
-            demands["reduction", name] = self._of_ranks(reduction)
+            demands["reduction", name] = fabric._of_ranks(reduction)
         wires = {wire: self.wiring.bytes_per_s(wire) for demand in demands.values() for wire in demand.loads}
         flows, bytes_per_s = reduce_wires(demands, wires, alike=names if one_replica_for_all else None)
         return Traffic(
@@ -132,6 +164,31 @@ class Fabric:
         return Demand(0, {wire: load * factor for wire, load in loads.items()}, weight)
 
 
+def _stride(axes: Axes, axis: str) -> int:
+    """Distance of neighbours along an axis."""
+    faster = takewhile(lambda other: other[0] != axis, axes)
+    return prod(size for _, size in faster)
+
+
+def _resized(axes: Axes, num_replicas: int) -> Axes:
+    return tuple((axis, num_replicas if axis == "dp" else size) for axis, size in axes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What `Fabric.traffic` was asked; equal where it reads the same, so that 1 is not 1.0."""
+
+    text: str
+    fabric: Fabric = field(compare=False)
+    arguments: tuple[tuple[tuple[int, int], ...], Mapping[Any, Reduction], bool] = field(compare=False)
+
+
+@lru_cache(maxsize=16)
+def _kept_traffic(asked: _Asked) -> Traffic:
+    """Work out traffic once for all steps of a schedule, and for all schedules that send along the same."""
+    return asked.fabric._traffic(*asked.arguments)
+
+
 @lru_cache(maxsize=8)
 def _numbered(axes: Axes) -> npt.NDArray[np.intp]:
     """All devices, the slowest axis first."""
@@ -155,7 +212,7 @@ class Reduction:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Flows of a step; `messages` by source rank, destination rank and replica."""
+    """Flows of a step, not to be changed; `messages` by source rank, destination rank and replica."""
 
     bytes_per_s: list[Number]
     messages: dict[tuple[int, int, int], Flow]

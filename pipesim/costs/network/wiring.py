@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, permutations
+from math import lcm
 
 from pipesim.costs.network.alpha_beta import Number
 from pipesim.costs.network.fabric import Demand, Wire
@@ -109,39 +110,54 @@ class Wiring:
         A group with k members in every node runs k rings over as many cards, each with a k-th of the bytes.
         Its latency is the collective's own business.
         """
-        loads: dict[Wire, Number] = defaultdict(int)
         weight = 1
+        hops: list[tuple[int, int, int]] = []
         for group in groups:
-            by_node: dict[int, list[int]] = defaultdict(list)
-            for device in sorted(group):
-                by_node[self.node_of(device)].append(device)
-            num_rings = min(map(len, by_node.values()))
-            if len(by_node) == 1:
-                num_rings = 1
+            num_rings, of_group = self._ring_hops(group)
             weight = max(weight, num_rings)
-            nodes = list(by_node.values())
-            for members, following in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
-                for src, dst, share in self._ring_hops(members, closed=len(nodes) == 1):
-                    for wire in self.path(src, dst):
-                        loads[wire] += share
-                if len(nodes) > 1:
-                    for src, dst in zip(members[:num_rings], following[:num_rings], strict=True):
-                        for wire in self.path(src, dst):
-                            loads[wire] += Fraction(1, num_rings)
-        return Demand(0, dict(loads), weight)
+            hops += of_group
+        # Counted in whole parts of a byte, for fractions are slow.
+        unit = lcm(*{parts for _, _, parts in hops})
+        counts: dict[Wire, int] = defaultdict(int)
+        for src, dst, parts in hops:
+            for wire in self.path(src, dst):
+                counts[wire] += unit // parts
+        loads = {count: _whole_if_it_is(Fraction(count, unit)) for count in set(counts.values())}
+        return Demand(0, {wire: loads[count] for wire, count in counts.items()}, weight)
 
-    def _ring_hops(self, members: Sequence[int], *, closed: bool) -> list[tuple[int, int, Number]]:
-        """Hops inside a node, and the share of the bytes that takes each.
+    def _ring_hops(self, group: Sequence[int]) -> tuple[int, list[tuple[int, int, int]]]:
+        """How many rings a group forms between nodes; its hops, and into how many parts the bytes are split.
 
         Where devices are wired pair by pair, as many rings as there are pairs at a device use them all.
         """
-        if len(members) == 1:
-            return []
-        if self.paired:
-            return [(src, dst, Fraction(1, len(members) - 1)) for src, dst in permutations(members, 2)]
-        back = [(members[-1], members[0])] if closed else []
-        return [(src, dst, 1) for src, dst in [*pairwise(members), *back]]
+        by_node: dict[int, list[int]] = defaultdict(list)
+        for device in sorted(group):
+            by_node[self.node_of(device)].append(device)
+        nodes = list(by_node.values())
+        num_rings = 1 if len(nodes) == 1 else min(map(len, nodes))
+        hops: list[tuple[int, int, int]] = []
+        for members, following in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
+            if self.paired:
+                hops += [(src, dst, len(members) - 1) for src, dst in permutations(members, 2)]
+            else:
+                hops += [(src, dst, 1) for src, dst in pairwise(members)]
+            if len(nodes) > 1:
+                between = zip(members[:num_rings], following[:num_rings], strict=True)
+                hops += [(src, dst, num_rings) for src, dst in between]
+            elif len(members) > 1 and not self.paired:
+                hops.append((members[-1], members[0], 1))
+        return num_rings, hops
 
     def alone_bytes_per_s(self, demand: Demand) -> Number | None:
         """Rate of a flow that has all wires to itself; None where it crosses none."""
-        return min((self.bytes_per_s(wire) / load for wire, load in demand.loads.items()), default=None)
+        return self.slowest(demand.loads.items())
+
+    def slowest(self, loads: Iterable[tuple[Wire, Number]]) -> Number | None:
+        """Least rate at which wires let a flow pass that loads them; None without wires."""
+        # Most wires are like others.
+        alike = {(wire[0], wire[1] if self.degraded else 0, load): wire for wire, load in loads}
+        return min((self.bytes_per_s(wire) / load for (_, _, load), wire in alike.items()), default=None)
+
+
+def _whole_if_it_is(load: Fraction) -> Number:
+    return load.numerator if load.denominator == 1 else load

@@ -1,8 +1,8 @@
-"""SimPy's environment, able to set an event for a point in time."""
+"""SimPy's environment, able to set an event for a point in time and to put it off."""
 
 from __future__ import annotations
 
-from heapq import heappush
+from heapq import heappop, heappush
 from typing import Any
 
 import simpy
@@ -22,3 +22,24 @@ class Clock(simpy.Environment):
         event._value = None
         heappush(self._queue, (time_s, NORMAL, next(self._eid), event))
         return event
+
+    def put_off(self, event: simpy.Event) -> simpy.Event:
+        """Return a fresh event that all who wait for `event` wait for instead.
+
+        What was set for a time stays in the queue and does nothing then. Only for events that a process
+        yields at once and that nobody interrupts.
+        """
+        fresh = simpy.Event(self)
+        fresh.callbacks, event.callbacks = event.callbacks, []
+        return fresh
+
+    def run_to_the_end(self) -> None:
+        """Let happen all that is set: SimPy's `run`, whose loop takes a call and two guards an event."""
+        queue = self._queue
+        while queue:
+            self._now, _, _, event = heappop(queue)
+            callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
+            for callback in callbacks:
+                callback(event)
+            if not event._ok and not hasattr(event, "_defused"):
+                raise event._value

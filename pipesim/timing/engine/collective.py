@@ -26,6 +26,8 @@ class Transfer:
 class Collective:
     """A process that starts when its last member arrives and ends for all of them at one time.
 
+    It may have several rounds, one after the other, each with arrivals of its own.
+
     Parameters
     ----------
     clock : Clock
@@ -33,12 +35,12 @@ class Collective:
     num_members : int
         How many must arrive.
     duration_s : number
-        What it takes beside its transfers, before them.
+        What a round takes beside its transfers, before them.
     transfers : sequence of Transfer
         They follow each other.
-    after : Collective, optional
-        It waits for the end of this one too.
-    paces : list of Pace, optional
+    num_rounds : int
+        At least one.
+    paces : sequence of Pace
         Of the GPUs that compute beside it.
     """
 
@@ -49,38 +51,59 @@ class Collective:
         duration_s: Any,
         transfers: Sequence[Transfer] = (),
         *,
-        after: Collective | None = None,
+        num_rounds: int = 1,
         paces: Sequence[Pace] = (),
     ) -> None:
         self.duration_s = duration_s
         self.transfers = transfers
         self.paces = paces
+        self.spans: list[tuple[Any, Any]] = []
+        """Start and end of each round that is over."""
         self.started_s: Any = None
-        self.ended_s: Any = None
-        self._num_missing = num_members
+        self.num_rounds = num_rounds
+        self._num_missing = [num_members] * num_rounds
+        self._awaited: int | None = None
         self._all_here = simpy.Event(clock)
-        self._after = after
         self.ended = clock.process(self._run(clock))
 
-    def join(self) -> simpy.Event:
-        """Arrive as a member; the event returned happens at the end."""
-        self._num_missing -= 1
-        if self._num_missing == 0:
+    @property
+    def ended_s(self) -> Any:
+        """When the last of its rounds had ended."""
+        return self.spans[-1][1]
+
+    def join(self, number: int = 0) -> simpy.Event:
+        """Arrive as a member for one of the rounds; the event returned happens when all are over."""
+        self._num_missing[number] -= 1
+        if self._awaited == number and self._num_missing[number] == 0:
             self._all_here.succeed()
         return self.ended
 
     def _run(self, clock: Clock) -> Generator[simpy.Event, Any, None]:
-        yield self._all_here
-        if self._after is not None:
-            yield self._after.ended
-        self.started_s = clock.now
-        for pace in self.paces:
-            pace.slow_down()
-        yield clock.timeout(self.duration_s)
-        for transfer in self.transfers:
-            yield clock.timeout(transfer.latency_s)
-            yield transfer.network.transfer(transfer.stream, transfer.nbytes)
-        self.ended_s = clock.now
+        running = False
+        for number, num_missing in enumerate(self._num_missing):
+            if num_missing:
+                if running:
+                    self._stop()
+                running, self._awaited, self._all_here = False, number, simpy.Event(clock)
+                yield self._all_here
+            began_s = clock.now
+            if running:
+                for pace in self.paces:
+                    pace.follow_on()
+            else:
+                for pace in self.paces:
+                    pace.slow_down()
+            running = True
+            if self.started_s is None:
+                self.started_s = began_s
+            if self.duration_s:
+                yield clock.timeout(self.duration_s)
+            for transfer in self.transfers:
+                yield transfer.network.transfer(transfer.stream, transfer.nbytes, transfer.latency_s)
+            self.spans.append((began_s, clock.now))
+        self._stop()
+
+    def _stop(self) -> None:
         for pace in self.paces:
             pace.speed_up()
 
@@ -126,13 +149,15 @@ class Exchange:
 
     def _run(self) -> Generator[simpy.Event, Any, None]:
         clock, num_parts = self._clock, self._num_parts
-        began_s = clock.now
+        began_s, alone_s = clock.now, self.duration_s / num_parts if self.duration_s else 0
         for part in range(num_parts):
             early_s = began_s + self._beside_s * part / num_parts - clock.now
-            yield clock.timeout(max(0, early_s) + self.duration_s / num_parts)
+            if early_s > 0 or alone_s:
+                yield clock.timeout(max(0, early_s) + alone_s)
             for transfer in self.transfers:
-                yield clock.timeout(transfer.latency_s / num_parts)
-                yield transfer.network.transfer(transfer.stream, transfer.nbytes / num_parts)
+                yield transfer.network.transfer(
+                    transfer.stream, transfer.nbytes / num_parts, transfer.latency_s / num_parts
+                )
         self._ended.succeed()
 
 
@@ -141,15 +166,15 @@ class GradientSync:
 
     Parameters
     ----------
-    buckets : sequence of Collective
-        At least one.
+    buckets : Collective
+        A round for each.
     gather : Collective, optional
         What follows the last of them.
     overlapped : bool
         The buckets are joined during the stage's last backward, not at the end of the step.
     """
 
-    def __init__(self, buckets: Sequence[Collective], gather: Collective | None, *, overlapped: bool) -> None:
+    def __init__(self, buckets: Collective, gather: Collective | None, *, overlapped: bool) -> None:
         self.buckets = buckets
         self.overlapped = overlapped
         self._gather = gather
@@ -157,28 +182,27 @@ class GradientSync:
     @property
     def started_s(self) -> Any:
         """When its first bucket started."""
-        return self.buckets[0].started_s
+        return self.buckets.started_s
 
     @property
     def ended_s(self) -> Any:
         """When all of it had ended."""
-        return (self.buckets[-1] if self._gather is None else self._gather).ended_s
+        return (self.buckets if self._gather is None else self._gather).ended_s
 
     def idle_before(self, time_s: Any) -> Any:
         """How long, from its start to `time_s`, none of its collectives ran: something was still to come."""
-        parts = self.buckets if self._gather is None else [*self.buckets, self._gather]
+        spans = self.buckets.spans if self._gather is None else self.buckets.spans + self._gather.spans
 
-        def lasted(one: GradientSync | Collective) -> Any:
-            return max(0, min(one.ended_s, time_s) - one.started_s)
+        def lasted(start_s: Any, end_s: Any) -> Any:
+            return max(0, min(end_s, time_s) - start_s)
 
-        return lasted(self) - sum(map(lasted, parts))
+        return lasted(self.started_s, self.ended_s) - sum(lasted(*span) for span in spans)
 
     def finish(self) -> Generator[simpy.Event, Any, None]:
         """Wait at the end of the step, as a member, until it is all done."""
         if not self.overlapped:
-            for bucket in self.buckets:
-                bucket.join()
-        yield self.buckets[-1].ended
+            self.buckets.join()
+        yield self.buckets.ended
         if self._gather is not None:
             yield self._gather.join()
 

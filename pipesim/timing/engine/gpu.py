@@ -137,13 +137,14 @@ class Gpu:
         exchange = self.exchanges.get(row)
         moved = None if exchange is None else exchange.join(self.program.duration_s[row])
         stage = self.program.reduces.get(row)
-        buckets = () if stage is None else self.step_end.reductions[stage].buckets
-        num_parts = len(buckets) or 1
+        buckets = None if stage is None else self.step_end.reductions[stage].buckets
+        num_parts = 1 if buckets is None else buckets.num_rounds
+        part_s = self.program.duration_s[row] / num_parts
         self.start_s[row] = self.clock.now
         for part in range(num_parts):
-            yield from self.pace.compute(self.program.duration_s[row] / num_parts)
-            if buckets:
-                buckets[part].join()
+            yield self.pace.compute(part_s)
+            if buckets is not None:
+                buckets.join(part)
         if moved is not None and not moved.processed:
             yield moved
         self.end_s[row] = self.clock.now

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import simpy
@@ -11,6 +10,9 @@ import simpy
 from pipesim.costs.network.alpha_beta import LinkCost
 from pipesim.timing.engine.clock import Clock
 from pipesim.timing.engine.network import Network, Stream
+
+Waiter = tuple[simpy.Event, Any]
+"""An event, and how long after an arrival it happens."""
 
 
 class Carrier(Protocol):
@@ -110,16 +112,30 @@ class IdealLink:
 
 
 class SharedLink:
-    """A link over wires that carry other traffic too."""
+    """A link over wires that carry other traffic too; the arrival of a message alone there is promised."""
 
     def __init__(self, network: Network, stream: Stream, mail: Mail) -> None:
         self._network = network
         self._stream = stream
+        self._latency_s = stream.flow.latency_s
         self._mail = mail
 
     def carry(self, message: int, nbytes: Any, now_s: Any) -> None:
         """Take a message now."""
-        self._network.start(self._stream, nbytes, now_s, partial(self._mail.arrives, message))
+        self._network.start(self._stream, nbytes, now_s, self, message, self._latency_s)
+
+    def promise(self, tag: int, time_s: Any) -> None:
+        """Take note of an arrival that may still be taken back."""
+        self._mail.promise(tag, time_s)
+
+    def take_back(self, tag: int) -> int:
+        """Let all wait on that had expected the message."""
+        self._mail.take_back(tag)
+        return tag
+
+    def deliver(self, tag: int, time_s: Any) -> None:
+        """Take note of an arrival."""
+        self._mail.arrives(tag, time_s)
 
 
 class Mail:
@@ -153,7 +169,10 @@ class Mail:
         self.sent_s: list[Any] = [None] * len(route)
         self.arrived_s: list[Any] = [None] * len(route)
         """Known, and possibly still to come, once the whole message has left the wire."""
-        self._waiting: dict[int, list[tuple[simpy.Event, Any]]] = {}
+        self._waiting: dict[int, list[Waiter]] = {}
+        self._expecting: list[list[Waiter]] = [[] for _ in links]
+        """For each link, who waits for its last message if that was promised."""
+        self._promised: list[int | None] = [None] * len(links)
         self._met: set[int] = set()
 
     def send(self, message: int, now_s: Any) -> None:
@@ -168,16 +187,35 @@ class Mail:
         self._met.add(message)
 
     def after(self, message: int, then_s: Any = 0) -> simpy.Event:
-        """Event `then_s` after the arrival of a message that is still to come."""
+        """Event `then_s` after the arrival of a message that is still to come; to be yielded at once."""
         event = simpy.Event(self.clock)
         arrived_s = self.arrived_s[message]
-        if arrived_s is not None:
-            return self.clock.set_for(event, arrived_s + then_s)
-        self._waiting.setdefault(message, []).append((event, then_s))
-        return event
+        if arrived_s is None:
+            self._waiting.setdefault(message, []).append((event, then_s))
+            return event
+        route = self.route[message]
+        if self._promised[route] == message:
+            self._expecting[route].append((event, then_s))
+        return self.clock.set_for(event, arrived_s + then_s)
 
     def arrives(self, message: int, time_s: Any) -> None:
         """Fix the time of an arrival, now or later; it costs no event where nobody waits yet."""
         self.arrived_s[message] = time_s
         for event, then_s in self._waiting.pop(message, ()):
             self.clock.set_for(event, time_s + then_s)
+
+    def promise(self, message: int, time_s: Any) -> None:
+        """Do the same for the last message on a link, until the next one, with a time to be taken back."""
+        route = self.route[message]
+        self.arrived_s[message] = time_s
+        self._promised[route] = message
+        self._expecting[route] = waiters = self._waiting.pop(message, [])
+        for event, then_s in waiters:
+            self.clock.set_for(event, time_s + then_s)
+
+    def take_back(self, message: int) -> None:
+        """Let those wait again who wait for a message that was promised."""
+        route = self.route[message]
+        self.arrived_s[message] = self._promised[route] = None
+        put_off = self.clock.put_off
+        self._waiting[message] = [(put_off(event), then_s) for event, then_s in self._expecting[route]]

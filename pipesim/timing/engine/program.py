@@ -19,6 +19,16 @@ COMPUTE, PAIR_START, PAIR_END, SEND, RECEIVE, STEP_END, DISTURBED, DISTURBED_PAI
 disturbed computations, and start during them."""
 
 
+def _table(*ops: Op) -> npt.NDArray[np.bool_]:
+    """Whether each operation is one of these, by code; a look-up is faster than comparing."""
+    return np.isin(np.arange(max(Op) + 1), ops)
+
+
+_IS_SEND, _IS_RECEIVE = _table(*SENDS), _table(*RECEIVES)
+_TOWARDS_END = _table(Op.F, Op.SEND_F, Op.RECV_F)
+_HAS_MESSAGE = _table(Op.F, Op.B, Op.I, *SENDS, *RECEIVES)
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """What the simulated GPUs read; lists are indexed by row, the message arrays by message."""
@@ -100,8 +110,8 @@ def _kinds(schedule: Lowered) -> npt.NDArray[np.int8]:
     kind[schedule.op <= Op.W] = COMPUTE
     kind[schedule.joined] = PAIR_START
     kind[1:][schedule.joined[:-1]] = PAIR_END
-    kind[np.isin(schedule.op, SENDS)] = SEND
-    kind[np.isin(schedule.op, RECEIVES)] = RECEIVE
+    kind[_IS_SEND[schedule.op]] = SEND
+    kind[_IS_RECEIVE[schedule.op]] = RECEIVE
     return kind
 
 
@@ -137,18 +147,17 @@ def _match_messages(
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Give each message a number by its send row; find receives and consumers by what they consume."""
     op, stage = schedule.op, schedule.stage
-    towards_end = np.isin(op, (Op.F, Op.SEND_F, Op.RECV_F))
+    towards_end = _TOWARDS_END[op]
     consumer_stage = stage + (op == Op.SEND_F) - (op == Op.SEND_B)
     key = np.ravel_multi_index(
         (towards_end.astype(int), consumer_stage, schedule.microbatch, schedule.slice),
         (2, schedule.num_stages, schedule.num_microbatches, schedule.num_slices),
         mode="clip",
     )
-    send_row, receives = np.flatnonzero(np.isin(op, SENDS)), np.flatnonzero(np.isin(op, RECEIVES))
+    send_row, receives = np.flatnonzero(_IS_SEND[op]), np.flatnonzero(_IS_RECEIVE[op])
     number_of = np.full(2 * schedule.num_stages * schedule.num_microbatches * schedule.num_slices, NO_MESSAGE)
     number_of[key[send_row]] = np.arange(len(send_row))
-    has_message = np.isin(op, (Op.F, Op.B, Op.I, *SENDS, *RECEIVES))
-    message = np.where(has_message, number_of[key], NO_MESSAGE)
+    message = np.where(_HAS_MESSAGE[op], number_of[key], NO_MESSAGE)
     receive_row = np.empty_like(send_row)
     receive_row[message[receives]] = receives
     return message, send_row, receive_row

@@ -60,3 +60,12 @@ def fair_rates(flows: Sequence[tuple[Flow, int]], bytes_per_s: Sequence[Any]) ->
         for number in list(rising[fullest]):
             fix(number, level, level * flows[number][0].weight)
     return rates
+
+
+def is_full_rate(flow: Flow, bytes_per_s: Sequence[Any]) -> bool:
+    """Whether a flow that shares its wires with none gets exactly its own limit beside any others.
+
+    Where a limit is the rate of a wire, one of the two may be rounded.
+    """
+    own_level = flow.bytes_per_s / flow.weight
+    return all(bytes_per_s[wire] / (load * flow.weight) >= own_level for wire, load in flow.loads)

@@ -104,7 +104,7 @@ def simulate(
         )
         for replica in range(num_replicas)
     ]
-    clock.run()
+    clock.run_to_the_end()
     for replica in replicas:
         replica.check_done()
     return _timeline(program, replicas, costs, step_end)
@@ -128,14 +128,12 @@ def _gradient_sync(clock: Clock, wires: Wires, stage: int, paces: Sequence[Seque
     if costs.gradient_buckets is None:
         alone_s, transfers = wires.transfers(stage, costs.sync_steps(stage))
         whole = Collective(clock, num_members, fixed_s + alone_s, transfers)
-        return GradientSync([whole], None, overlapped=False)
+        return GradientSync(whole, None, overlapped=False)
     of_bucket = [step for step in costs.sync_steps(stage, bucket_share(costs, stage)) if not step.of_weights]
     alone_s, transfers = wires.transfers(stage, of_bucket)
     beside = [of_replica[rank] for of_replica in paces for rank in ranks]
-    buckets: list[Collective] = []
-    for _ in range(costs.gradient_buckets[stage]):
-        before = buckets[-1] if buckets else None
-        buckets.append(Collective(clock, num_members, alone_s, transfers, after=before, paces=beside))
+    num_buckets = int(costs.gradient_buckets[stage])
+    buckets = Collective(clock, num_members, alone_s, transfers, num_rounds=num_buckets, paces=beside)
     of_weights = [step for step in costs.sync_steps(stage) if step.of_weights]
     alone_s, transfers = wires.transfers(stage, of_weights)
     if not of_weights and not fixed_s:

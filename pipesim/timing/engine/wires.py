@@ -73,7 +73,7 @@ class Wires:
         flow = self._traffic.messages[src, dst, replica]
         if self.network is None or not flow.loads:
             return LinkCost(flow.latency_s, flow.bytes_per_s)
-        network, stream = self.network, Stream(flow)
+        network, stream = self.network, self.network.stream(flow)
         return lambda mail: SharedLink(network, stream, mail)
 
     def transfers(self, stage: int, steps: Iterable[SyncStep]) -> tuple[Any, list[Transfer]]:
@@ -105,7 +105,7 @@ class Wires:
             if flow is None or self.network is None or not flow.loads:
                 fixed_s += collective.seconds
                 continue
-            stream = self._streams.setdefault(key, Stream(flow))
+            stream = self._streams.setdefault(key, self.network.stream(flow))
             transfers.append(Transfer(self.network, stream, collective.latency_s, collective.nbytes))
         return fixed_s, transfers
 

@@ -1,0 +1,202 @@
+"""Collectives: nobody leaves before the last has come."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import simpy
+
+from engine_of_before.clock import Clock
+from engine_of_before.network import Network, Stream
+from engine_of_before.pace import Pace
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """What a collective puts on shared wires, after a latency that occupies nothing."""
+
+    network: Network
+    stream: Stream
+    latency_s: Any
+    nbytes: Any
+
+
+class Collective:
+    """A process that starts when its last member arrives and ends for all of them at one time.
+
+    Parameters
+    ----------
+    clock : Clock
+        The simulation's.
+    num_members : int
+        How many must arrive.
+    duration_s : number
+        What it takes beside its transfers, before them.
+    transfers : sequence of Transfer
+        They follow each other.
+    after : Collective, optional
+        It waits for the end of this one too.
+    paces : list of Pace, optional
+        Of the GPUs that compute beside it.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        num_members: int,
+        duration_s: Any,
+        transfers: Sequence[Transfer] = (),
+        *,
+        after: Collective | None = None,
+        paces: Sequence[Pace] = (),
+    ) -> None:
+        self.duration_s = duration_s
+        self.transfers = transfers
+        self.paces = paces
+        self.started_s: Any = None
+        self.ended_s: Any = None
+        self._num_missing = num_members
+        self._all_here = simpy.Event(clock)
+        self._after = after
+        self.ended = clock.process(self._run(clock))
+
+    def join(self) -> simpy.Event:
+        """Arrive as a member; the event returned happens at the end."""
+        self._num_missing -= 1
+        if self._num_missing == 0:
+            self._all_here.succeed()
+        return self.ended
+
+    def _run(self, clock: Clock) -> Generator[simpy.Event, Any, None]:
+        yield self._all_here
+        if self._after is not None:
+            yield self._after.ended
+        self.started_s = clock.now
+        for pace in self.paces:
+            pace.slow_down()
+        yield clock.timeout(self.duration_s)
+        for transfer in self.transfers:
+            yield clock.timeout(transfer.latency_s)
+            yield transfer.network.transfer(transfer.stream, transfer.nbytes)
+        self.ended_s = clock.now
+        for pace in self.paces:
+            pace.speed_up()
+
+
+class Exchange:
+    """What a computation moves among the replicas, in parts spread evenly over it.
+
+    On an idle network it is through before the computation is, which lasts as long as its exposed parts make
+    it. It begins when the last member has.
+
+    Parameters
+    ----------
+    clock : Clock
+        The simulation's.
+    num_members : int
+        How many must arrive.
+    num_parts : int
+        As many parts of like size.
+    duration_s : number
+        What it takes beside its transfers.
+    transfers : sequence of Transfer
+        They follow each other.
+    """
+
+    def __init__(
+        self, clock: Clock, num_members: int, num_parts: int, duration_s: Any, transfers: Sequence[Transfer]
+    ) -> None:
+        self.duration_s = duration_s
+        self.transfers = transfers
+        self._clock = clock
+        self._num_missing = num_members
+        self._num_parts = num_parts
+        self._beside_s: Any = 0
+        self._ended = simpy.Event(clock)
+
+    def join(self, beside_s: Any) -> simpy.Event:
+        """Arrive as a member that computes for `beside_s`; the event returned happens at the end."""
+        self._beside_s = max(self._beside_s, beside_s)
+        self._num_missing -= 1
+        if self._num_missing == 0:
+            self._clock.process(self._run())
+        return self._ended
+
+    def _run(self) -> Generator[simpy.Event, Any, None]:
+        clock, num_parts = self._clock, self._num_parts
+        began_s, alone_s = clock.now, self.duration_s / num_parts if self.duration_s else 0
+        for part in range(num_parts):
+            early_s = began_s + self._beside_s * part / num_parts - clock.now
+            yield clock.timeout(max(0, early_s) + alone_s)
+            for transfer in self.transfers:
+                yield clock.timeout(transfer.latency_s / num_parts)
+                yield transfer.network.transfer(transfer.stream, transfer.nbytes / num_parts)
+        self._ended.succeed()
+
+
+class GradientSync:
+    """Synchronisation of one stage's gradients: in buckets one after the other, then of its new weights.
+
+    Parameters
+    ----------
+    buckets : sequence of Collective
+        At least one.
+    gather : Collective, optional
+        What follows the last of them.
+    overlapped : bool
+        The buckets are joined during the stage's last backward, not at the end of the step.
+    """
+
+    def __init__(self, buckets: Sequence[Collective], gather: Collective | None, *, overlapped: bool) -> None:
+        self.buckets = buckets
+        self.overlapped = overlapped
+        self._gather = gather
+
+    @property
+    def started_s(self) -> Any:
+        """When its first bucket started."""
+        return self.buckets[0].started_s
+
+    @property
+    def ended_s(self) -> Any:
+        """When all of it had ended."""
+        return (self.buckets[-1] if self._gather is None else self._gather).ended_s
+
+    def idle_before(self, time_s: Any) -> Any:
+        """How long, from its start to `time_s`, none of its collectives ran: something was still to come."""
+        parts = self.buckets if self._gather is None else [*self.buckets, self._gather]
+
+        def lasted(one: GradientSync | Collective) -> Any:
+            return max(0, min(one.ended_s, time_s) - one.started_s)
+
+        return lasted(self) - sum(map(lasted, parts))
+
+    def finish(self) -> Generator[simpy.Event, Any, None]:
+        """Wait at the end of the step, as a member, until it is all done."""
+        if not self.overlapped:
+            for bucket in self.buckets:
+                bucket.join()
+        yield self.buckets[-1].ended
+        if self._gather is not None:
+            yield self._gather.join()
+
+
+@dataclass(frozen=True, slots=True)
+class StepEnd:
+    """What ends a step, for all ranks of all replicas.
+
+    Parameters
+    ----------
+    reductions : dict of int to GradientSync
+        Gradient synchronisation of each stage.
+    embedding : Collective
+        All-reduce of a tied embedding, of the ranks that have it.
+    optimizer_barrier : Collective
+        The optimizer waits for the norm of every gradient.
+    """
+
+    reductions: dict[int, GradientSync]
+    embedding: Collective
+    optimizer_barrier: Collective

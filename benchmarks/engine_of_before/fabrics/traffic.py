@@ -1,0 +1,162 @@
+"""Where pipeline ranks lie on the wires, and the flows between them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engine_of_before.fabrics.fabric import Demand, Flow, reduce_wires
+from engine_of_before.fabrics.wiring import Wiring
+from pipesim.costs.network.alpha_beta import Number
+
+Axes = tuple[tuple[str, int], ...]
+"""Axes by which devices are numbered and their sizes, the fastest first: tp, cp, dp, pp (tp, ep, dp, pp)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """A cluster's wires and which devices each pipeline rank of each replica has.
+
+    Parameters
+    ----------
+    wiring : Wiring
+        Nodes, cards, switches.
+    axes : tuple of (str, int)
+        How devices are numbered.
+    expert_axes : tuple of (str, int)
+        The same for layers with experts.
+    """
+
+    wiring: Wiring
+    axes: Axes
+    expert_axes: Axes
+
+    @property
+    def num_replicas(self) -> int:
+        """Data-parallel replicas d."""
+        return dict(self.axes)["dp"]
+
+    def message(self, src: int, dst: int, replica: int) -> Demand:
+        """Messages between two ranks of one replica, each device to its partner."""
+        pairs = zip(
+            self._devices(self.axes, pp=src, dp=replica).ravel().tolist(),
+            self._devices(self.axes, pp=dst, dp=replica).ravel().tolist(),
+            strict=True,
+        )
+        return self.wiring.transfer(pairs)
+
+    def reduction(self, *ranks: int, of_experts: bool = False) -> Demand:
+        """Rings of all replicas of all shards of a rank, or of the ranks that hold a stage together."""
+        axes, members = (self.expert_axes, ("dp",)) if of_experts else (self.axes, ("cp", "dp"))
+        num_members = np.prod([size for axis, size in axes if axis in members], dtype=int)
+        of_rank = [self._devices(axes, last=members, pp=rank).reshape(-1, num_members) for rank in ranks]
+        return self.wiring.rings(np.concatenate(of_rank, axis=1).tolist())
+
+    def between_ranks(self, *ranks: int) -> Demand:
+        """Rings of the ranks' devices, in every replica each device with its partners on the other ranks."""
+        of_rank = [self._devices(self.axes, pp=rank).ravel() for rank in ranks]
+        return self.wiring.rings(np.stack(of_rank, axis=1).tolist())
+
+    @staticmethod
+    def _devices(axes: Axes, last: Collection[str] = (), **fixed: int) -> npt.NDArray[np.intp]:
+        """Devices with some coordinates fixed; the axes in `last` become the last of the array."""
+        names = [axis for axis, _ in reversed(axes)]
+        chosen = _numbered(axes)[tuple(fixed.get(name, slice(None)) for name in names)]
+        left = [name for name in names if name not in fixed]
+        order = [left.index(name) for name in left if name not in last]
+        order += [left.index(name) for name in left if name in last]
+        return chosen.transpose(order)
+
+    def traffic(
+        self,
+        routes: Iterable[tuple[int, int]],
+        reductions: Mapping[Any, Reduction],
+        *,
+        one_replica_for_all: bool,
+    ) -> Traffic:
+        """All flows of a step, on the wires that matter.
+
+        Parameters
+        ----------
+        routes : iterable of (int, int)
+            Source and destination rank of messages.
+        reductions : mapping of key to Reduction
+            Collectives, over the replicas or between ranks.
+        one_replica_for_all : bool
+            Keep the messages of replica 0 only, as loads of all replicas, which do the same at the same time.
+
+        Raises
+        ------
+        UnlikeReplicasError
+            If one replica cannot stand for all.
+        """
+        demands: dict[Hashable, Demand] = {}
+        names: dict[Hashable, Hashable] = {}
+        routes = list(routes)
+        for replica in range(self.num_replicas):
+            for src, dst in routes:
+                key = ("message", src, dst, replica)
+                names[key] = ("message", src, dst, 0) if one_replica_for_all else key
+                demands[key] = self.message(src, dst, replica)
+        for name, reduction in reductions.items():
+            names["reduction", name] = ("reduction", name)
+            demands["reduction", name] = self._of_ranks(reduction)
+        wires = {wire: self.wiring.bytes_per_s(wire) for demand in demands.values() for wire in demand.loads}
+        flows, bytes_per_s = reduce_wires(demands, wires, alike=names if one_replica_for_all else None)
+        return Traffic(
+            bytes_per_s,
+            {key[1:]: flow for key, flow in flows.items() if isinstance(key, tuple) and key[0] == "message"},
+            {
+                name: replace(flows["reduction", name], bytes_per_s=reduction.bytes_per_s)
+                for name, reduction in reductions.items()
+            },
+        )
+
+    def _of_ranks(self, reduction: Reduction) -> Demand:
+        """Rings of a collective's devices; where switches add up, fewer bytes pass the wires."""
+        if reduction.between_ranks:
+            on_rings = self.between_ranks(*reduction.ranks)
+        else:
+            on_rings = self.reduction(*reduction.ranks, of_experts=reduction.of_experts)
+        loads, weight = on_rings.loads, on_rings.weight
+        by_rings = self.wiring.alone_bytes_per_s(on_rings)
+        if by_rings is None or reduction.bytes_per_s <= by_rings:
+            return on_rings
+        factor = Fraction(by_rings) / Fraction(reduction.bytes_per_s)
+        return Demand(0, {wire: load * factor for wire, load in loads.items()}, weight)
+
+
+@lru_cache(maxsize=8)
+def _numbered(axes: Axes) -> npt.NDArray[np.intp]:
+    """All devices, the slowest axis first."""
+    numbers = np.arange(np.prod([size for _, size in axes], dtype=int))
+    numbers.flags.writeable = False
+    return numbers.reshape([size for _, size in reversed(axes)])
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A collective over all replicas of some ranks; `bytes_per_s` is its rate alone.
+
+    Between ranks the replicas do it side by side, each for itself.
+    """
+
+    ranks: Sequence[int]
+    bytes_per_s: Number
+    of_experts: bool = False
+    between_ranks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Flows of a step; `messages` by source rank, destination rank and replica."""
+
+    bytes_per_s: list[Number]
+    messages: dict[tuple[int, int, int], Flow]
+    reductions: dict[Any, Flow]

@@ -1,0 +1,147 @@
+"""How devices are wired: ports inside nodes, network cards, switches; what a transfer crosses."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import pairwise, permutations
+
+from engine_of_before.fabrics.fabric import Demand, Wire
+from pipesim.costs.network.alpha_beta import Number
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """Alike nodes of devices; everything is full duplex, one wire a direction.
+
+    Parameters
+    ----------
+    gpus_per_node : int
+        Devices of one node, numbered node after node.
+    port_bytes_per_s, port_latency_s : Number
+        One device's port inside its node, and the latency of a message through it.
+    nic_bytes_per_s, nic_latency_s : Number
+        One network card, and the latency of a message between nodes.
+    nics_per_node : int
+        Cards of a node; neighbouring devices share one where there are fewer than devices.
+    paired : bool
+        Devices of a node are wired pair by pair, so that a port is shared out evenly over the others;
+        otherwise a switch lets two devices have their whole ports.
+    nodes_per_switch : int, optional
+        Nodes on one leaf switch; None: one switch that blocks nothing.
+    oversubscription : Number
+        Down-links of a leaf switch over its up-links.
+    rails : bool
+        Card i of every node on the leaf has a leaf switch of its own.
+    degraded : mapping of int to Number
+        What is left of the bandwidth of a node's cards.
+    """
+
+    gpus_per_node: int
+    port_bytes_per_s: Number
+    port_latency_s: Number
+    nic_bytes_per_s: Number
+    nic_latency_s: Number
+    nics_per_node: int
+    paired: bool = False
+    nodes_per_switch: int | None = None
+    oversubscription: Number = 1
+    rails: bool = False
+    degraded: Mapping[int, Number] = field(default_factory=dict)
+
+    def node_of(self, device: int) -> int:
+        """Node of a device."""
+        return device // self.gpus_per_node
+
+    def path(self, src: int, dst: int) -> tuple[Wire, ...]:
+        """Wires that a message from one device to another crosses; none to itself."""
+        if src == dst:
+            return ()
+        if self.node_of(src) == self.node_of(dst):
+            return (("pair", src, dst),) if self.paired else (("port out", src, 0), ("port in", dst, 0))
+        src_card, dst_card = self._card(src), self._card(dst)
+        src_leaf, dst_leaf = self._leaf(*src_card), self._leaf(*dst_card)
+        between: tuple[Wire, ...] = ()
+        if src_leaf != dst_leaf:
+            between = (("switch up", *src_leaf), ("switch down", *dst_leaf))
+        return (("card out", *src_card), *between, ("card in", *dst_card))
+
+    def latency_s(self, src: int, dst: int) -> Number:
+        """Latency of a message from one device to another."""
+        return self.port_latency_s if self.node_of(src) == self.node_of(dst) else self.nic_latency_s
+
+    def bytes_per_s(self, wire: Wire) -> Number:
+        """Capacity of a wire."""
+        what, where, _ = wire
+        if what == "pair":
+            return self.port_bytes_per_s / (self.gpus_per_node - 1)
+        if what.startswith("port"):
+            return self.port_bytes_per_s
+        if what.startswith("card"):
+            return self.nic_bytes_per_s * self.degraded.get(where, 1)
+        cards = (self.nodes_per_switch or 1) * (1 if self.rails else self.nics_per_node)
+        return cards * self.nic_bytes_per_s / self.oversubscription
+
+    def _card(self, device: int) -> tuple[int, int]:
+        node, local = divmod(device, self.gpus_per_node)
+        return node, local * self.nics_per_node // self.gpus_per_node
+
+    def _leaf(self, node: int, card: int) -> tuple[int, int]:
+        if self.nodes_per_switch is None:
+            return 0, 0
+        return node // self.nodes_per_switch, card if self.rails else 0
+
+    def transfer(self, pairs: Iterable[tuple[int, int]]) -> Demand:
+        """Messages of like size between devices, side by side, as one flow of the bytes of one of them."""
+        loads: dict[Wire, Number] = defaultdict(int)
+        latency_s: Number = 0
+        for src, dst in pairs:
+            latency_s = max(latency_s, self.latency_s(src, dst))
+            for wire in self.path(src, dst):
+                loads[wire] += 1
+        return Demand(latency_s, dict(loads))
+
+    def rings(self, groups: Iterable[Sequence[int]]) -> Demand:
+        """Ring collectives of groups of devices, side by side, as one flow of the bytes of one device's port.
+
+        A group with k members in every node runs k rings over as many cards, each with a k-th of the bytes.
+        Its latency is the collective's own business.
+        """
+        loads: dict[Wire, Number] = defaultdict(int)
+        weight = 1
+        for group in groups:
+            by_node: dict[int, list[int]] = defaultdict(list)
+            for device in sorted(group):
+                by_node[self.node_of(device)].append(device)
+            num_rings = min(map(len, by_node.values()))
+            if len(by_node) == 1:
+                num_rings = 1
+            weight = max(weight, num_rings)
+            nodes = list(by_node.values())
+            for members, following in zip(nodes, [*nodes[1:], nodes[0]], strict=True):
+                for src, dst, share in self._ring_hops(members, closed=len(nodes) == 1):
+                    for wire in self.path(src, dst):
+                        loads[wire] += share
+                if len(nodes) > 1:
+                    for src, dst in zip(members[:num_rings], following[:num_rings], strict=True):
+                        for wire in self.path(src, dst):
+                            loads[wire] += Fraction(1, num_rings)
+        return Demand(0, dict(loads), weight)
+
+    def _ring_hops(self, members: Sequence[int], *, closed: bool) -> list[tuple[int, int, Number]]:
+        """Hops inside a node, and the share of the bytes that takes each.
+
+        Where devices are wired pair by pair, as many rings as there are pairs at a device use them all.
+        """
+        if len(members) == 1:
+            return []
+        if self.paired:
+            return [(src, dst, Fraction(1, len(members) - 1)) for src, dst in permutations(members, 2)]
+        back = [(members[-1], members[0])] if closed else []
+        return [(src, dst, 1) for src, dst in [*pairwise(members), *back]]
+
+    def alone_bytes_per_s(self, demand: Demand) -> Number | None:
+        """Rate of a flow that has all wires to itself; None where it crosses none."""
+        return min((self.bytes_per_s(wire) / load for wire, load in demand.loads.items()), default=None)

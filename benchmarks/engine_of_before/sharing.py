@@ -1,0 +1,62 @@
+"""Max-min fair rates by progressive filling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from engine_of_before.fabrics.fabric import Flow
+
+
+def fair_rates(flows: Sequence[tuple[Flow, int]], bytes_per_s: Sequence[Any]) -> list[Any]:
+    """Rate of each flow: all rates rise together; a flow stops at its own limit or where a wire is full.
+
+    Parameters
+    ----------
+    flows : sequence of (Flow, int)
+        What is under way, and how many times over: each of the copies gets the rate that is returned.
+    bytes_per_s : sequence
+        Capacity of each wire.
+
+    Returns
+    -------
+    list
+        One rate a flow, in bytes per second. A single flow gets exactly its own limit.
+    """
+    if len(flows) == 1 and flows[0][1] == 1:
+        return [flows[0][0].bytes_per_s]
+    rates: list[Any] = [None] * len(flows)
+    left: dict[int, Any] = {}
+    rising: dict[int, dict[int, Any]] = {}
+    """For each wire that is not full, the flows whose rate still rises, and what they load it with."""
+    for number, (flow, times) in enumerate(flows):
+        for wire, load in flow.loads:
+            left.setdefault(wire, bytes_per_s[wire])
+            rising.setdefault(wire, {})[number] = load * times * flow.weight
+
+    def fix(number: int, level: Any, rate: Any) -> None:
+        rates[number] = rate
+        for wire, _ in flows[number][0].loads:
+            left[wire] -= rising[wire].pop(number) * level
+            if not rising[wire]:
+                del rising[wire], left[wire]
+
+    own_level = [flow.bytes_per_s / flow.weight for flow, _ in flows]
+    by_own_level = sorted(range(len(flows)), key=own_level.__getitem__, reverse=True)
+    level: Any = 0
+    while by_own_level:
+        first = by_own_level[-1]
+        if rates[first] is not None:
+            by_own_level.pop()
+            continue
+        levels = {wire: left[wire] / sum(loads.values()) for wire, loads in rising.items()}
+        fullest = min(levels, key=levels.__getitem__, default=None)
+        if fullest is None or levels[fullest] >= own_level[first]:
+            level = own_level[first]
+            fix(by_own_level.pop(), level, flows[first][0].bytes_per_s)
+            continue
+        # Levels never fall; rounding must not make them.
+        level = max(level, levels[fullest])
+        for number in list(rising[fullest]):
+            fix(number, level, level * flows[number][0].weight)
+    return rates
