@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError, ScheduleError
-from pipesim.evidence.calibration.kineto import parse_json
 from pipesim.executor.run import read_run
 from pipesim.files import check_outputs, complete_file, write_text
 from pipesim.questions import load_csv, simulate_scenario
+from pipesim.reading import read_json
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, generate
 
@@ -247,7 +247,7 @@ def test_a_schedule_too_large_to_hold_is_refused_at_once():
 def test_json_nested_too_deeply_is_one_message(tmp_path):
     deep = tmp_path / "deep.json"
     deep.write_text("[" * 100_000)
-    for read in (parse_json, read_run):
+    for read in (read_json, read_run):
         with pytest.raises(PipesimError, match="is not JSON"):
             read(deep)
     output = tmp_path / "rows.csv"

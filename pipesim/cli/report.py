@@ -20,8 +20,8 @@ from pipesim.errors import PipesimError, ScenarioError
 from pipesim.files import check_outputs, write_text
 from pipesim.questions import Comparison
 from pipesim.questions.compare import rank_in_table
+from pipesim.reading import read_text
 from pipesim.scenario import ResolvedScenario, load_scenario
-from pipesim.scenario.loading import read_text
 from pipesim.schedules import family
 from pipesim.show.report import Section, Verbatim, page
 

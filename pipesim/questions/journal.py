@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from pipesim.errors import ScenarioError
+from pipesim.reading import read_bytes
 
 _KIND = "pipesim sweep"
 _NO_JOURNAL = "is not the journal of a sweep; choose another output"
@@ -70,10 +71,7 @@ class Journal:
 
     def _read(self, header: dict[str, Any]) -> int:
         """Take over the rows of a file and return its length up to the last whole line."""
-        try:
-            content = self.path.read_bytes()
-        except OSError as error:
-            raise ScenarioError(f"cannot be read: {error.strerror}", file=str(self.path)) from None
+        content = read_bytes(self.path, large=True)
         *lines, _ = content.split(b"\n")
         if not lines:
             if content and not _first_line(header).startswith(content):

@@ -18,6 +18,7 @@ from pipesim.questions.grid import Axis, grid
 from pipesim.questions.journal import Journal
 from pipesim.questions.pool import Pool, num_workers_for
 from pipesim.questions.sweep_row import RowTask, failed_row, run_row
+from pipesim.reading import read_frame
 from pipesim.scenario import apply_overrides, scenario_from_mapping
 from pipesim.schedules import family
 
@@ -94,7 +95,8 @@ class Sweep:
         for text in [*_texts(self.mapping), *texts]:
             path = folder / text
             if len(text) < 1000 and "\0" not in text and path.is_file():
-                digest.update(path.read_bytes())
+                with path.open("rb") as stream:
+                    digest.update(hashlib.file_digest(stream, "sha256").digest())
         return digest.hexdigest()[:16]
 
 
@@ -181,11 +183,9 @@ def _check_no_other_table(path: Path, digest: str) -> None:
     """Refuse to replace what is not the table of the same sweep."""
     if not path.is_file() or not path.stat().st_size:
         return
-    import pandas as pd
-
     try:
-        frame = pd.read_csv(path, dtype=str) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
-    except (OSError, ValueError):
+        frame = read_frame(path, as_text=True)
+    except ScenarioError:
         held = "something that is not the table of a sweep"
     else:
         if {*frame.get(_SWEEP, ())} == {digest}:

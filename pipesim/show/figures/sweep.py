@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipesim.errors import ScenarioError
+from pipesim.reading import read_frame
 from pipesim.show.figures.canvas import new_figure, save
 from pipesim.show.figures.curves import plot_bubble
 
@@ -47,13 +48,7 @@ def read_sweep(path: str | Path) -> pd.DataFrame:
     ScenarioError
         If the file cannot be read, is no sweep's table, or has no row with a result.
     """
-    import pandas as pd
-
-    try:
-        frame = pd.read_parquet(path) if Path(path).suffix.lower() == ".parquet" else pd.read_csv(path)
-    except (OSError, ValueError, ImportError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise ScenarioError(f"cannot be read as a table: {reason}", file=str(path)) from None
+    frame = read_frame(path)
     if "status" not in frame.columns or "step_time_s" not in frame.columns:
         raise ScenarioError("is not the table of a sweep with a result", file=str(path))
     done = frame[frame["status"] == "ok"].reset_index(drop=True)
