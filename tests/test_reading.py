@@ -118,7 +118,7 @@ def test_a_byte_order_mark_is_no_part_of_any_text(tmp_path, monkeypatch):
     sources = {
         "scenario": (MODEL, ("simulate",)),
         "published": (PUBLISHED / "megatron_sc21_table1.csv", ("accuracy", "sc21", "--rows")),
-        "nemo": (IMPORTS / "nemo_table.csv", ("import", "nemo", "-o", "out.yaml", "--row", "1")),
+        "nemo": (IMPORTS / "nemo_table.csv", ("import", "nemo", "-o", "out.yaml", "--row", "4")),
         "hf": (ROOT / "scenarios/configs/llama3-70b.json", ("import", "hf", "-o", "out.yaml")),
         "megatron": (IMPORTS / "megatron_175b.sh", ("import", "megatron", "-o", "out.yaml", "--gpus", "64")),
     }
