@@ -15,6 +15,7 @@ from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError, ScheduleError
 from pipesim.executor.run import read_run
 from pipesim.files import check_outputs, complete_file, write_text
+from pipesim.ir import lower
 from pipesim.questions import load_csv, simulate_scenario
 from pipesim.reading import read_json
 from pipesim.scenario import load_scenario, scenario_from_mapping
@@ -23,6 +24,7 @@ from pipesim.schedules import Shape, generate
 ROOT = Path(__file__).parent.parent
 TEACHING = ROOT / "scenarios" / "teaching.yaml"
 GPT3 = ROOT / "scenarios" / "gpt3-175b-a100.yaml"
+ONE_GPU_A_RANK = ("--set", "parallel.tensor=1", "--set", "parallel.data=16")
 FLAGS = ("--ranks", "4", "--microbatches", "8", "--forward", "1", "--backward", "2")
 
 
@@ -242,6 +244,54 @@ def test_a_schedule_too_large_to_hold_is_refused_at_once():
     )
     assert status == 2
     assert "no schedule can run" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "count"),
+    [
+        ("gpipe", Shape(4, 1, 1_000_000), "4,000,000 forwards"),
+        ("seq1f1b", Shape(4, 1, 8, {"num_slices": 100_000}), "3,200,000 forwards"),
+        ("1f1b", Shape(1_000_000, 1, 1), "1,000,000 stages"),
+    ],
+)
+def test_amounts_are_counted_before_work(name, shape, count):
+    with pytest.raises(ScheduleError, match=count):
+        generate(name, shape)
+
+
+def test_replicas_are_counted_before_work():
+    scenario = load_scenario(TEACHING, ["parallel.data=1000000", "jitter.compute=0.1"])
+    with pytest.raises(ScheduleError, match="1,000,000 unlike replicas"):
+        simulate_scenario(scenario)
+
+
+def test_rows_of_a_sweep_are_counted_before_work(tmp_path):
+    values = ",".join(map(str, range(1, 101)))
+    keys = ("seed", "costs.forward", "costs.backward", "batch.microbatches")
+    varied = [word for key in keys for word in ("--vary", f"{key}={values}")]
+    status, message = pipesim("sweep", TEACHING, "-o", tmp_path / "rows.csv", *varied)
+    assert status == 2
+    assert "100 x 100 x 100 x 100 = 100,000,000 rows; at most 100,000" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["execute", "validate"])
+def test_a_run_that_no_machine_holds_is_refused_before_processes_start(verb):
+    emulated = (verb, TEACHING, "--device", "emulated")
+    for arguments, words in (
+        ((*emulated, "--set", "parallel.data=1000"), "4,000 processes; at most 512"),
+        ((*emulated, "--steps", "100000000"), "at most 10,000,000 can be recorded"),
+        ((verb, GPT3, "--device", "cpu", *ONE_GPU_A_RANK), "22,351 GB in float32"),
+    ):
+        status, message = pipesim(*arguments)
+        assert status == 2
+        assert words in message
+
+
+def test_many_ranks_take_time_in_proportion():
+    """Rounds over all ranks for each action made 10,000 ranks take a minute."""
+    scheduled = generate("gpipe", Shape(5_000, 1, 1))
+    assert len(lower(scheduled).op) == 2 * 5_000 + 4 * 4_999 + 2 * 5_000
 
 
 def test_json_nested_too_deeply_is_one_message(tmp_path):

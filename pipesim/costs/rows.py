@@ -78,9 +78,9 @@ def _with_pairs(schedule: Schedule, seconds: Array) -> Array:
 
 def step_durations(schedule: Schedule, costs: CostTable) -> Array:
     """Seconds of each row of a lowered schedule, shape (rows,): `row_durations`, and a rank's optimizer."""
-    durations = row_durations(schedule, costs)
+    durations, rank_of = row_durations(schedule, costs), schedule.rank
     for row in np.flatnonzero(schedule.op == Op.OPTIMIZER):
-        rank = int(schedule.rank[row])
+        rank = int(rank_of[row])
         durations[row] = costs.of_ranks.get(rank, costs).optimizer_s[schedule.stages_of(rank)].sum()
     return durations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+from collections import defaultdict
 from dataclasses import replace
 from typing import Literal
 
@@ -90,26 +92,42 @@ def _receives_early(schedule: Schedule, needs: Dependencies) -> list[list[tuple[
     units = [_units(schedule.rows_of(rank), joined) for rank in range(schedule.num_ranks)]
     heads = [0] * schedule.num_ranks
     done = bytearray(len(producer))
+    waiting: dict[int, list[int]] = defaultdict(
+        list
+    )  # row that is not done yet -> ranks that stand before it
     remaining = sum(map(len, units))
-    while remaining:
-        before = remaining
-        for rank, order in enumerate(orders):
+    # Rounds of one unit a rank, in the order of the ranks; one that cannot go on sleeps until it can.
+    ranks = list(range(schedule.num_ranks))
+    while ranks:
+        later: list[int] = []
+        heapq.heapify(ranks)
+        while ranks:
+            rank = heapq.heappop(ranks)
             if heads[rank] == len(units[rank]):
                 continue
             unit = units[rank][heads[rank]]
-            if any(producer[row] != NONE and not done[producer[row]] for row in unit):
+            missing = next((p for row in unit if (p := producer[row]) != NONE and not done[p]), NONE)
+            if missing != NONE:
+                waiting[missing].append(rank)
                 continue
             for row in unit:
                 done[row] = 1
-                order.append((_COMPUTE, row))
+                orders[rank].append((_COMPUTE, row))
             for row in unit:
                 if sends[row]:
-                    order.append((_SEND, row))
+                    orders[rank].append((_SEND, row))
                     orders[rank_of[consumer[row]]].append((_RECEIVE, consumer[row]))
+                for other in waiting.pop(row, ()):
+                    if other > rank:
+                        heapq.heappush(ranks, other)
+                    else:
+                        later.append(other)
             heads[rank] += 1
             remaining -= 1
-        if remaining == before:
-            linear_extension(schedule, needs)  # raises, and names what each rank waits for
+            later.append(rank)
+        ranks = later
+    if remaining:
+        linear_extension(schedule, needs)  # raises, and names what each rank waits for
     return orders
 
 
