@@ -288,8 +288,8 @@ def test_a_run_that_no_machine_holds_is_refused_before_processes_start(verb):
         assert words in message
 
 
-def test_many_ranks_take_time_in_proportion():
-    """Rounds over all ranks for each action made 10,000 ranks take a minute."""
+def test_many_ranks_with_one_microbatch_are_lowered():
+    """A rank computes F and B, reduces and steps; a boundary is sent and received over both ways."""
     scheduled = generate("gpipe", Shape(5_000, 1, 1))
     assert len(lower(scheduled).op) == 2 * 5_000 + 4 * 4_999 + 2 * 5_000
 

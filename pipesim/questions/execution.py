@@ -201,8 +201,9 @@ def check_room(
         needed, there = 8 * model_parameters(scenario.model) * num_replicas, _memory_bytes()
         if needed > there:
             raise ExecutionError(
-                f"weights and gradients of {num_replicas} x {scenario.model.name} take {needed / 1e9:,.0f} GB in float32; "
-                f"this machine has {there / 1e9:,.0f} GB. Shrink the model (--set model.num_hidden_layers=...)"
+                f"weights and gradients of {num_replicas} x {scenario.model.name} take "
+                f"{needed / 1e9:,.0f} GB in float32; this machine has {there / 1e9:,.0f} GB. "
+                "Shrink the model (--set model.num_hidden_layers=...)"
             )
 
 
