@@ -120,7 +120,7 @@ def test_a_byte_order_mark_is_no_part_of_any_text(tmp_path, monkeypatch):
         "published": (PUBLISHED / "megatron_sc21_table1.csv", ("accuracy", "sc21", "--rows")),
         "nemo": (IMPORTS / "nemo_table.csv", ("import", "nemo", "-o", "out.yaml", "--row", "4")),
         "hf": (ROOT / "scenarios/configs/llama3-70b.json", ("import", "hf", "-o", "out.yaml")),
-        "megatron": (IMPORTS / "megatron_175b.sh", ("import", "megatron", "-o", "out.yaml", "--gpus", "64")),
+        "megatron": (IMPORTS / "megatron_175b.sh", ("import", "megatron", "-o", "out.yaml", "--gpus", "128")),
     }
     monkeypatch.chdir(tmp_path)
     for kind, (source, arguments) in sources.items():
