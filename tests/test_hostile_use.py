@@ -1,17 +1,23 @@
 """Careless or hostile use of files and numbers: one message, nothing clobbered, nothing infinite."""
 
+import csv
 import json
 import os
 import stat
 import subprocess
 import sys
 import threading
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from pipesim.cli.app import app
+from pipesim.cli.calibrate import _write_yaml
+from pipesim.costs import build_costs
+from pipesim.costs.file import write_cost_table
 from pipesim.errors import PipesimError, ScenarioError, ScheduleError
 from pipesim.executor.run import read_run
 from pipesim.files import check_outputs, complete_file, write_text
@@ -316,3 +322,34 @@ def test_names_are_drawn_as_they_are(kind, name, tmp_path):
     status, message = pipesim("plot", kind, TEACHING, "-o", picture, "--set", f"name={name}")
     assert (status, message) == (0, "")
     assert picture.exists()
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    """A fit may end where no scenario may be: a negative time, for one."""
+    output = tmp_path / "efficiency.yaml"
+    output.write_text("before")
+    efficiency = {"preset": "a100-megatron-2022"}
+    for wrong in ({"step_overhead": "-0.01 s"}, {"gemm": 1.2}, {"no_such_key": 1}):
+        (key,) = wrong
+        with pytest.raises(ScenarioError, match=rf"efficiency\.yaml: is not written.*{key}"):
+            _write_yaml({"efficiency": efficiency | wrong}, output, itemgetter("efficiency"))
+    assert output.read_text() == "before"
+    _write_yaml({"efficiency": efficiency | {"gemm": 0.5}}, output, itemgetter("efficiency"))
+    assert "gemm: 0.5" in output.read_text()
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_cost_table_that_could_not_be_read_again_is_not_written(tmp_path):
+    costs = build_costs(load_scenario(TEACHING), num_chunks=1)
+    wrong = replace(costs, forward_s=-costs.forward_s)
+    with pytest.raises(ScenarioError, match=r"is not written.*cannot be negative"):
+        write_cost_table(wrong, tmp_path / "costs.yaml")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_in_a_table_is_no_formula(tmp_path):
+    output = tmp_path / "rows.csv"
+    arguments = ("--set", "name='=HYPERLINK(1)'", "--vary", "seed=1", "--workers", "1")
+    assert pipesim("sweep", TEACHING, "-o", output, *arguments)[0] == 0
+    (row,) = csv.DictReader(output.read_text().splitlines())
+    assert row["name"] == "'=HYPERLINK(1)"

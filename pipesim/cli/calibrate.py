@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +13,19 @@ from pipesim.cli import options, tables
 from pipesim.cli.calibrate_runs import calibrate_runs
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs, write_text
+from pipesim.scenario import read_yaml_mapping, scenario_from_mapping
 
 if TYPE_CHECKING:
     from pipesim.evidence.calibration.presets_from_tables import Calibration
     from pipesim.evidence.calibration.step_times import StepCalibration
+
+_ANY_SCENARIO = {
+    "model": "gpt3-175b",
+    "cluster": {"accelerator": "a100-sxm-80", "num_nodes": 1, "intra_node": "nvlink3"},
+    "parallel": {"pipeline": 8},
+    "batch": {"global": 8},
+    "schedule": "1f1b",
+}
 
 
 def calibrate(
@@ -56,7 +67,10 @@ def _fit_published(name: str, output: Path | None, *, as_json: bool) -> None:
     with tables.progress_bar("fitting", quiet=as_json) as progress:
         found = calibrate_published(recipe_of(name), progress=progress)
     if output is not None:
-        _write_yaml({found.recipe.preset: dict(found.values)}, output)
+        preset = found.recipe.preset
+        _write_yaml(
+            {preset: dict(found.values)}, output, lambda content: {"preset": preset} | content[preset]
+        )
     if as_json:
         tables.print_json(found.to_dict())
         return
@@ -99,7 +113,7 @@ def _fit_measured(table: Path, scenario: Path | None, output: Path | None, *, as
 
     found = calibrate_steps(read_steps(table, scenario))
     if output is not None:
-        _write_yaml({"efficiency": found.efficiency_keys()}, output)
+        _write_yaml({"efficiency": found.efficiency_keys()}, output, itemgetter("efficiency"))
     if as_json:
         tables.print_json(found.to_dict())
         return
@@ -144,7 +158,13 @@ def _forecast_table(found: StepCalibration) -> Any:
     return tables.plain_table("", columns, rows)
 
 
-def _write_yaml(document: dict[str, Any], path: Path) -> None:
+def _write_yaml(
+    document: dict[str, Any], path: Path, efficiency_in: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    """Write the file once a scenario takes the efficiency in it."""
     import yaml
 
-    write_text(path, yaml.safe_dump(document, sort_keys=False, width=110))
+    def read(file: Path) -> None:
+        scenario_from_mapping(_ANY_SCENARIO | {"efficiency": efficiency_in(read_yaml_mapping(file))})
+
+    write_text(path, yaml.safe_dump(document, sort_keys=False, width=110), reader=read)

@@ -91,7 +91,7 @@ def export(
     if comms:
         lowered = lower(schedule)
         schedule = lowered.select(lowered.op != Op.OPTIMIZER)  # torch steps the optimizer outside
-    write_text(output, schedule.to_csv())
+    write_text(output, schedule.to_csv(), reader=load_csv)
 
 
 @app.command()

@@ -148,7 +148,7 @@ class Run:
             "row_bytes": self.timeline.nbytes[self.rows(0)].tolist(),
             "columns_ns": {name: _to_nanoseconds(values) for name, values in times.items()},
         }
-        write_text(path, json.dumps(document, separators=(",", ":")) + "\n")
+        write_text(path, json.dumps(document, separators=(",", ":")) + "\n", reader=read_run)
 
 
 def read_run(path: str | Path) -> Run:

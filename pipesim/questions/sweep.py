@@ -25,6 +25,7 @@ from pipesim.schedules import family
 _ROWS_A_WORKER = 20
 """Fewer are done sooner than a process starts."""
 _SWEEP = "sweep"
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 TABLE_FORMATS = (".csv", ".parquet")
 
 
@@ -225,7 +226,12 @@ def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
     last = [column for column in columns if column not in rows[0] or column == "reason"]
     ordered = [column for column in columns if column not in last] + last
     frame = pd.DataFrame({column: _column([row.get(column) for row in rows]) for column in ordered})
-    with complete_file(path) as temporary:
+
+    def check(table: Path) -> None:
+        if len(read_frame(table)) != len(rows):
+            raise ScenarioError(f"has not the {len(rows)} rows it should have", file=str(table))
+
+    with complete_file(path, reader=check) as temporary:
         if path.suffix.lower() == ".csv":
             frame.to_csv(temporary, index=False)
         else:
@@ -242,7 +248,21 @@ def _column(values: list[Any]) -> Any:
         return pd.array([None if value is None else float(value) for value in values], dtype="Float64")
     if kinds == {bool}:
         return pd.array(values, dtype="boolean")
-    return pd.array([None if value is None else str(value) for value in values], dtype="string")
+    return pd.array([None if value is None else _harmless(str(value)) for value in values], dtype="string")
+
+
+def _harmless(text: str) -> str:
+    """Keep spreadsheets from taking text for a formula: they would run what a scenario's name says."""
+    harmless = not text.startswith(_FORMULAS) or text.startswith("--set ") or _is_number(text)
+    return text if harmless else f"'{text}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _texts(value: Any) -> Iterator[str]:
