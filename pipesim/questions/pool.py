@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import importlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -232,6 +233,8 @@ def dask_executor(address: str) -> Iterator[Executor]:
     ------
     ScenarioError
         If Dask is not installed, or there is no scheduler at the address.
+    ExecutionError
+        If the scheduler goes away.
     """
     try:
         distributed: Any = importlib.import_module("distributed")
@@ -245,7 +248,11 @@ def dask_executor(address: str) -> Iterator[Executor]:
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ScenarioError(f"no Dask scheduler at {address}: {reason}", key="--dask") from None
+    for name in ("distributed", "distributed.client"):  # what it has to say comes as an exception too
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         yield client.get_executor(pure=False)
+    except ExecutionError as error:
+        raise ExecutionError(f"the Dask scheduler at {address} went away, or gave up: {error}") from None
     finally:
         client.close()
