@@ -39,3 +39,7 @@ class InfeasibleError(PipesimError):
 
 class ExecutionError(PipesimError):
     """A real run could not start or go on; where a rank failed, the message names it and its action."""
+
+
+class MissingPackageError(PipesimError):
+    """What is asked for needs a package that is not there; the message says how to install it."""

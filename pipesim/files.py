@@ -8,27 +8,38 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
-from pipesim.errors import ScenarioError
+from pipesim.errors import PipesimError, ScenarioError
 
+Reader: TypeAlias = Callable[[Path], object]
 PICTURE_FORMATS = (".png", ".svg")
 
 
 @contextmanager
-def complete_file(path: str | Path) -> Iterator[Path]:
+def complete_file(path: str | Path, *, reader: Reader | None = None) -> Iterator[Path]:
     """Give a temporary path to write to, and move it to `path` if the block ends well.
 
     A link is followed; a device or a pipe, which nothing may replace, is written into once all is known.
 
+    Parameters
+    ----------
+    path : str or Path
+        Where the file is to appear.
+    reader : Callable, optional
+        What will read the file: called with the temporary path, and nothing is put in place if it refuses.
+
     Raises
     ------
     ScenarioError
-        If the place cannot be written to.
+        If the place cannot be written to, or what was written cannot be read.
     """
     try:
         temporary = _temporary_beside(path)
         try:
             yield temporary
+            if reader is not None:
+                _check(reader, temporary, path)
             if _is_special(path):
                 with temporary.open("rb") as content, open(path, "wb") as stream:
                     shutil.copyfileobj(content, stream)
@@ -41,9 +52,19 @@ def complete_file(path: str | Path) -> Iterator[Path]:
         raise _not_writable(path, error) from None
 
 
-def write_text(path: str | Path, text: str | Callable[[], str]) -> None:
-    """Write a text file whole or not at all."""
-    with complete_file(path) as temporary:
+def _check(reader: Reader, temporary: Path, path: str | Path) -> None:
+    try:
+        reader(temporary)
+    except PipesimError as error:
+        words = str(error).replace(str(temporary), "it")
+        raise ScenarioError(
+            f"is not written, for it could not be read again: {words}", file=str(path)
+        ) from None
+
+
+def write_text(path: str | Path, text: str | Callable[[], str], *, reader: Reader | None = None) -> None:
+    """Write a text file whole or not at all; see `complete_file`."""
+    with complete_file(path, reader=reader) as temporary:
         temporary.write_text(text if isinstance(text, str) else text(), encoding="utf-8")
 
 

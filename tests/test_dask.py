@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from pipesim.errors import ScenarioError
+from pipesim.errors import ExecutionError, ScenarioError
 from pipesim.questions.grid import parse_axis
 from pipesim.questions.pool import dask_executor
 from pipesim.questions.sweep import Sweep, run_sweep
@@ -50,6 +50,19 @@ def wait_for(pattern, log):
     raise AssertionError(log.read_text())
 
 
+def cluster(stack, folder):
+    """Start a scheduler and two workers; its address and the processes."""
+    logs = [folder / name for name in ("scheduler.log", "one.log", "two.log")]
+    settings = ("--host", "127.0.0.1", "--port", 0, "--no-dashboard")
+    scheduler = stack.enter_context(program(logs[0], "dask_scheduler", *settings))
+    address = wait_for(r"Scheduler at:\s+(tcp://\S+)", logs[0])
+    settings = ("--no-nanny", "--nthreads", 1, "--no-dashboard", "--death-timeout", START_S)
+    workers = [stack.enter_context(program(log, "dask_worker", address, *settings)) for log in logs[1:]]
+    for log in logs[1:]:
+        wait_for(r"(Registered to)", log)
+    return address, scheduler, workers
+
+
 def test_one_worker_killed_in_mid_sweep_and_every_row_once(tmp_path):
     axes = (
         parse_axis("parallel.pipeline=4,6"),
@@ -58,14 +71,7 @@ def test_one_worker_killed_in_mid_sweep_and_every_row_once(tmp_path):
     sweep = Sweep(read_yaml_mapping(TEACHING), axes, str(TEACHING), "engine")
     output = tmp_path / "out.csv"
     with ExitStack() as stack:
-        logs = [tmp_path / name for name in ("scheduler.log", "one.log", "two.log")]
-        scheduler = ("--host", "127.0.0.1", "--port", 0, "--no-dashboard")
-        stack.enter_context(program(logs[0], "dask_scheduler", *scheduler))
-        address = wait_for(r"Scheduler at:\s+(tcp://\S+)", logs[0])
-        settings = ("--no-nanny", "--nthreads", 1, "--no-dashboard", "--death-timeout", START_S)
-        workers = [stack.enter_context(program(log, "dask_worker", address, *settings)) for log in logs[1:]]
-        for log in logs[1:]:
-            wait_for(r"(Registered to)", log)
+        address, _, workers = cluster(stack, tmp_path)
         executor = stack.enter_context(dask_executor(address))
         killed = []
 
@@ -82,6 +88,28 @@ def test_one_worker_killed_in_mid_sweep_and_every_row_once(tmp_path):
     assert pd.read_csv(output)["row"].tolist() == list(range(20))
     run_sweep(sweep, tmp_path / "here.csv", num_workers=1)
     assert output.read_bytes() == (tmp_path / "here.csv").read_bytes()
+
+
+def test_a_scheduler_that_goes_away_is_named_and_what_was_done_is_kept(tmp_path):
+    axes = (parse_axis("batch.microbatches=8,12,16,20,24,28,32,36,40,44"),)
+    sweep = Sweep(read_yaml_mapping(TEACHING), axes, str(TEACHING), "engine")
+    output = tmp_path / "out.csv"
+    with ExitStack() as stack:
+        address, scheduler, _ = cluster(stack, tmp_path)
+
+        def kill(done, total):
+            if done == 2:
+                scheduler.kill()
+
+        with (
+            pytest.raises(ExecutionError, match=f"the Dask scheduler at {address} went away.*is kept"),
+            dask_executor(address) as executor,
+        ):
+            run_sweep(sweep, output, executor=executor, progress=kill)
+    assert not output.exists()
+    report = run_sweep(sweep, output, num_workers=1)
+    assert report.num_resumed >= 2
+    assert len(report.rows) == 10
 
 
 @pytest.mark.parametrize("address", ["nonsense://1", "host", "nonsense://host:1"])

@@ -22,7 +22,7 @@ from helpers import costs_of
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from pipesim.errors import ExecutionError
+from pipesim.errors import ExecutionError, PipesimError
 from pipesim.executor import FactoryWorkload, RankPool, TransformerWorkload, clock, execute, read_run
 from pipesim.executor.assemble import assemble
 from pipesim.executor.job import Job
@@ -259,10 +259,10 @@ RUN: list[str] = []
 
 
 def test_no_run_file(tmp_path: Path) -> None:
-    with pytest.raises(ExecutionError, match="cannot be read: No such file"):
+    with pytest.raises(PipesimError, match="cannot be read: no such file"):
         read_run(tmp_path / "none.json")
     (tmp_path / "text").write_text("{")
-    with pytest.raises(ExecutionError, match="is not JSON"):
+    with pytest.raises(PipesimError, match="is not JSON"):
         read_run(tmp_path / "text")
 
 

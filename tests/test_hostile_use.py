@@ -1,28 +1,36 @@
 """Careless or hostile use of files and numbers: one message, nothing clobbered, nothing infinite."""
 
+import csv
 import json
 import os
 import stat
 import subprocess
 import sys
 import threading
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from pipesim.cli.app import app
+from pipesim.cli.calibrate import _write_yaml
+from pipesim.costs import build_costs
+from pipesim.costs.file import write_cost_table
 from pipesim.errors import PipesimError, ScenarioError, ScheduleError
-from pipesim.evidence.calibration.kineto import parse_json
 from pipesim.executor.run import read_run
 from pipesim.files import check_outputs, complete_file, write_text
+from pipesim.ir import lower
 from pipesim.prediction import load_csv, predict
+from pipesim.reading import read_json
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, generate
 
 ROOT = Path(__file__).parent.parent
 TEACHING = ROOT / "scenarios" / "teaching.yaml"
 GPT3 = ROOT / "scenarios" / "gpt3-175b-a100.yaml"
+ONE_GPU_A_RANK = ("--set", "parallel.tensor=1", "--set", "parallel.data=16")
 FLAGS = ("--ranks", "4", "--microbatches", "8", "--forward", "1", "--backward", "2")
 
 
@@ -244,10 +252,58 @@ def test_a_schedule_too_large_to_hold_is_refused_at_once():
     assert "no schedule can run" in message
 
 
+@pytest.mark.parametrize(
+    ("name", "shape", "count"),
+    [
+        ("gpipe", Shape(4, 1, 1_000_000), "4,000,000 forwards"),
+        ("seq1f1b", Shape(4, 1, 8, {"num_slices": 100_000}), "3,200,000 forwards"),
+        ("1f1b", Shape(1_000_000, 1, 1), "1,000,000 stages"),
+    ],
+)
+def test_amounts_are_counted_before_work(name, shape, count):
+    with pytest.raises(ScheduleError, match=count):
+        generate(name, shape)
+
+
+def test_replicas_are_counted_before_work():
+    scenario = load_scenario(TEACHING, ["parallel.data=1000000", "jitter.compute=0.1"])
+    with pytest.raises(ScheduleError, match="1,000,000 unlike replicas"):
+        predict(scenario)
+
+
+def test_rows_of_a_sweep_are_counted_before_work(tmp_path):
+    values = ",".join(map(str, range(1, 101)))
+    keys = ("seed", "costs.forward", "costs.backward", "batch.microbatches")
+    varied = [word for key in keys for word in ("--vary", f"{key}={values}")]
+    status, message = pipesim("sweep", TEACHING, "-o", tmp_path / "rows.csv", *varied)
+    assert status == 2
+    assert "100 x 100 x 100 x 100 = 100,000,000 rows; at most 100,000" in message
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["execute", "validate"])
+def test_a_run_that_no_machine_holds_is_refused_before_processes_start(verb):
+    emulated = (verb, TEACHING, "--device", "emulated")
+    for arguments, words in (
+        ((*emulated, "--set", "parallel.data=1000"), "4,000 processes; at most 512"),
+        ((*emulated, "--steps", "100000000"), "at most 10,000,000 can be recorded"),
+        ((verb, GPT3, "--device", "cpu", *ONE_GPU_A_RANK), "22,351 GB in float32"),
+    ):
+        status, message = pipesim(*arguments)
+        assert status == 2
+        assert words in message
+
+
+def test_many_ranks_with_one_microbatch_are_lowered():
+    """A rank computes F and B, reduces and steps; a boundary is sent and received over both ways."""
+    scheduled = generate("gpipe", Shape(5_000, 1, 1))
+    assert len(lower(scheduled).op) == 2 * 5_000 + 4 * 4_999 + 2 * 5_000
+
+
 def test_json_nested_too_deeply_is_one_message(tmp_path):
     deep = tmp_path / "deep.json"
     deep.write_text("[" * 100_000)
-    for read in (parse_json, read_run):
+    for read in (read_json, read_run):
         with pytest.raises(PipesimError, match="is not JSON"):
             read(deep)
     output = tmp_path / "rows.csv"
@@ -266,3 +322,34 @@ def test_names_are_drawn_as_they_are(kind, name, tmp_path):
     status, message = pipesim("plot", kind, TEACHING, "-o", picture, "--set", f"name={name}")
     assert (status, message) == (0, "")
     assert picture.exists()
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path):
+    """A fit may end where no scenario may be: a negative time, for one."""
+    output = tmp_path / "efficiency.yaml"
+    output.write_text("before")
+    efficiency = {"preset": "a100-megatron-2022"}
+    for wrong in ({"step_overhead": "-0.01 s"}, {"gemm": 1.2}, {"no_such_key": 1}):
+        (key,) = wrong
+        with pytest.raises(ScenarioError, match=rf"efficiency\.yaml: is not written.*{key}"):
+            _write_yaml({"efficiency": efficiency | wrong}, output, itemgetter("efficiency"))
+    assert output.read_text() == "before"
+    _write_yaml({"efficiency": efficiency | {"gemm": 0.5}}, output, itemgetter("efficiency"))
+    assert "gemm: 0.5" in output.read_text()
+    assert list(tmp_path.iterdir()) == [output]
+
+
+def test_a_cost_table_that_could_not_be_read_again_is_not_written(tmp_path):
+    costs = build_costs(load_scenario(TEACHING), num_chunks=1)
+    wrong = replace(costs, forward_s=-costs.forward_s)
+    with pytest.raises(ScenarioError, match=r"is not written.*cannot be negative"):
+        write_cost_table(wrong, tmp_path / "costs.yaml")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_text_in_a_table_is_no_formula(tmp_path):
+    output = tmp_path / "rows.csv"
+    arguments = ("--set", "name='=HYPERLINK(1)'", "--vary", "seed=1", "--workers", "1")
+    assert pipesim("sweep", TEACHING, "-o", output, *arguments)[0] == 0
+    (row,) = csv.DictReader(output.read_text().splitlines())
+    assert row["name"] == "'=HYPERLINK(1)"

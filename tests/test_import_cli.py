@@ -98,7 +98,7 @@ def test_row_gpus_define_set_and_json(tmp_path: Path) -> None:
         (["megatron", str(DATA / "megatron_175b.sh"), "--define", "x"], "NAME=VALUE is needed"),
         (["megatron", str(DATA / "megatron_175b.sh"), "--define", "a b=1"], "NAME=VALUE is needed"),
         (["megatron", str(DATA / "megatron_175b.sh"), "--set", "parallel.data=7"], "but the cluster has"),
-        (["megatron", "no-such-file.sh"], "no-such-file.sh: no such file"),
+        (["megatron", "no-such-file.sh"], "no-such-file.sh: cannot be read: no such file"),
         (["megatron", str(DATA)], "is a directory"),
     ],
 )

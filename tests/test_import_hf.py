@@ -236,7 +236,7 @@ def test_a_scenario_takes_the_file_beside_it(tmp_path: Path) -> None:
     assert "not stated" in scenario.echo["model.seq_length"]
     stated = load_scenario(scenario_file, ["model.seq_length=4096"])
     assert "model.seq_length" not in stated.echo
-    with pytest.raises(ScenarioError, match=r"none\.json: no such file"):
+    with pytest.raises(ScenarioError, match=r"none\.json: cannot be read: no such file"):
         load_scenario(scenario_file, ["model.hf=none.json"])
 
 

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import sys
 
-_INTERRUPTED = 130
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+from pipesim.cli.stopping import Stopped, listen, say, stop_listening
+
+_MOST_CHARACTERS = 4_000
+"""Of a message: it may quote what was found, however long."""
 
 
 def main() -> None:
-    """Run `pipesim`: exit 0 when done, 2 where the input is wrong or infeasible or the output has no room.
+    """Run `pipesim`, the one place where errors become an exit status.
 
-    Ctrl-C ends it with 130.
+    0 when done; 1 where standard output was closed; 2 where the input is wrong or infeasible, or the system
+    cannot do what is needed; 130 and 143 after SIGINT and SIGTERM. A traceback is a bug.
     """
+    try:
+        listen()
+        _run()
+    except Stopped as stopped:
+        _discard_output()
+        say(str(stopped))
+        sys.exit(stopped.status)
+    finally:
+        stop_listening()
+
+
+def _run() -> None:
+    from pipesim.cli.app import app
     from pipesim.errors import PipesimError
 
     if sys.stdout is None:  # closed by the caller, who wants the files or the status
@@ -30,28 +45,25 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except PipesimError as error:
-        _stop(str(error))
-    except KeyboardInterrupt:  # while modules load
-        _stop("interrupted", _INTERRUPTED)
-    except SystemExit as end:  # what the command line makes of Ctrl-C
-        if end.code != _INTERRUPTED:
-            raise
-        _stop("interrupted", _INTERRUPTED)
+        _fail(str(error))
     except BrokenPipeError:  # the reader has seen enough
         _discard_output()
         sys.exit(1)
+    except MemoryError:
+        _fail("not enough memory; ask for less")
     except OSError as error:
-        if error.errno not in _FULL or error.filename is not None:
-            raise
         _discard_output()
-        _stop(f"standard output cannot be written: {error.strerror}")
+        place = "standard output cannot be written" if error.filename is None else os.fsdecode(error.filename)
+        _fail(f"{place}: {error.strerror or error}")
 
 
-def _stop(message: str, status: int = 2) -> None:
-    print(f"pipesim: {message}", file=sys.stderr)  # noqa: T201
-    sys.exit(status)
+def _fail(message: str) -> None:
+    shown = message if len(message) <= _MOST_CHARACTERS else f"{message[:_MOST_CHARACTERS]} ..."
+    say("".join(c if c.isprintable() or c == "\n" else repr(c)[1:-1] for c in shown))
+    sys.exit(2)
 
 
 def _discard_output() -> None:
     """Let what is left in the buffer vanish: the interpreter writes it once more when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,12 +12,21 @@ from pipesim.cli import options, terminal
 from pipesim.cli.calibrate_runs import calibrate_runs
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs, write_text
+from pipesim.scenario import read_yaml_mapping, scenario_from_mapping
 from pipesim.show.amounts import optional, percent, seconds, signed_percent
 from pipesim.show.blocks import Table
 
 if TYPE_CHECKING:
     from pipesim.evidence.calibration.presets_from_tables import Calibration
     from pipesim.evidence.calibration.step_times import StepCalibration
+
+_ANY_SCENARIO = {
+    "model": "gpt3-175b",
+    "cluster": {"accelerator": "a100-sxm-80", "num_nodes": 1, "intra_node": "nvlink3"},
+    "parallel": {"pipeline": 8},
+    "batch": {"global": 8},
+    "schedule": "1f1b",
+}
 
 
 def calibrate(
@@ -58,7 +68,10 @@ def _fit_published(name: str, output: Path | None, *, as_json: bool) -> None:
     with terminal.progress_bar("fitting", quiet=as_json) as progress:
         found = calibrate_published(recipe_of(name), progress=progress)
     if output is not None:
-        _write_yaml({found.recipe.preset: dict(found.values)}, output)
+        preset = found.recipe.preset
+        _write_yaml(
+            {preset: dict(found.values)}, output, lambda content: {"preset": preset} | content[preset]
+        )
     if as_json:
         terminal.print_json(found.to_dict())
         return
@@ -143,7 +156,13 @@ def _forecast_table(found: StepCalibration) -> Table:
     return Table("", columns, rows)
 
 
-def _write_yaml(document: dict[str, Any], path: Path) -> None:
+def _write_yaml(
+    document: dict[str, Any], path: Path, efficiency_in: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    """Write the file once a scenario takes the efficiency in it."""
     import yaml
 
-    write_text(path, yaml.safe_dump(document, sort_keys=False, width=110))
+    def read(file: Path) -> None:
+        scenario_from_mapping(_ANY_SCENARIO | {"efficiency": efficiency_in(read_yaml_mapping(file))})
+
+    write_text(path, yaml.safe_dump(document, sort_keys=False, width=110), reader=read)

@@ -28,7 +28,8 @@ def compare(
     schedules: options.Schedules = None,
     chunks: options.Chunks = None,
     repeats: Annotated[
-        int | None, typer.Option(help="Draw so many steps of each schedule, where the scenario has jitter.")
+        int | None,
+        typer.Option(max=100_000, help="Draw so many steps of each schedule, where the scenario has jitter."),
     ] = None,
     slow_rank: Annotated[
         list[str] | None,

@@ -14,6 +14,7 @@ from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs, write_text
 from pipesim.importers.facts import Imported
 from pipesim.importers.writing import scenario_text
+from pipesim.scenario import load_scenario
 
 app = typer.Typer(help="Turn other tools' files into scenarios.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -140,7 +141,7 @@ def _definitions(stated: list[str] | None) -> dict[str, str]:
 
 def _write(imported: Imported, output: Path, sources: list[Path], *, as_json: bool) -> None:
     check_outputs(output, inputs=sources)
-    write_text(output, scenario_text(imported))
+    write_text(output, scenario_text(imported), reader=load_scenario)
     if as_json:
         terminal.print_json(
             {

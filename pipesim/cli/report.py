@@ -15,8 +15,8 @@ from pipesim.prediction import Prediction, predict
 from pipesim.questions import Comparison, compare
 from pipesim.questions.compare import rank_in_table
 from pipesim.questions.memory_advice import changes_for_memory
+from pipesim.reading import read_text
 from pipesim.scenario import ResolvedScenario, load_scenario
-from pipesim.scenario.loading import read_text
 from pipesim.schedules import family
 from pipesim.show.decision import Answer
 

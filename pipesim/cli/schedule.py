@@ -95,7 +95,7 @@ def export(
     if comms:
         lowered = lower(schedule)
         written = lowered.select(lowered.op != Op.OPTIMIZER)  # torch steps the optimizer outside
-    write_text(output, written.to_csv())
+    write_text(output, written.to_csv(), reader=load_csv)
 
 
 @app.command()

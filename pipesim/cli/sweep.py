@@ -23,7 +23,8 @@ from pipesim.scenario import apply_overrides, read_yaml_mapping
 _NUM_NAMED = 20
 _KINDS = "bubble-microbatches, pipeline-tensor, pipeline-data, weak-scaling, memory-stage, network"
 Workers = Annotated[
-    int | None, typer.Option(min=1, help="Processes; 1: none beside this one. By default one a core.")
+    int | None,
+    typer.Option(min=1, max=512, help="Processes; 1: none beside this one. By default one a core."),
 ]
 Dask = Annotated[
     str | None,

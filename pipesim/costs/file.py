@@ -69,7 +69,7 @@ def write_cost_table(
     Raises
     ------
     ScenarioError
-        If the file cannot be written.
+        If the file cannot be written, or could not be read again.
     """
     content: dict[str, Any] = {"format": FORMAT}
     for name in _NAMES:
@@ -82,7 +82,7 @@ def write_cost_table(
         text = json.dumps(content, indent=1, allow_nan=False) + "\n"
     else:
         text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=110)
-    write_text(path, text)
+    write_text(path, text, reader=read_cost_table)
 
 
 def _plain(value: Any) -> Any:

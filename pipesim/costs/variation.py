@@ -14,6 +14,7 @@ import numpy.typing as npt
 from pipesim.costs.rows import step_durations
 from pipesim.costs.table import CostTable
 from pipesim.ir.actions import SENDS, Lowered
+from pipesim.ir.shape import check_replicas
 from pipesim.scenario.resolved import Jitter
 
 FloatArray = npt.NDArray[np.float64]
@@ -45,6 +46,7 @@ def vary(
         The same pair gives the same draws. How fast each device is does not depend on the schedule, so that
         schedules are compared on the same devices.
     """
+    check_replicas(num_replicas, len(schedule.op))
     of_devices, of_actions = (np.random.default_rng([seed, repeat, stream]) for stream in range(2))
     factors = _spread(of_devices, jitter.devices, (num_replicas, schedule.num_ranks))
     for rank, factor in jitter.slow_ranks.items():

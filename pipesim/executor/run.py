@@ -15,6 +15,7 @@ from pipesim.files import write_text
 from pipesim.ir import lower
 from pipesim.ir.actions import BoolArray, Lowered, Schedule
 from pipesim.ir.timeline import Timeline
+from pipesim.reading import read_json
 
 Floats = npt.NDArray[np.float64]
 _FORMAT, _VERSION = "pipesim-run", 1
@@ -147,7 +148,7 @@ class Run:
             "row_bytes": self.timeline.nbytes[self.rows(0)].tolist(),
             "columns_ns": {name: _to_nanoseconds(values) for name, values in times.items()},
         }
-        write_text(path, json.dumps(document, separators=(",", ":")) + "\n")
+        write_text(path, json.dumps(document, separators=(",", ":")) + "\n", reader=read_run)
 
 
 def read_run(path: str | Path) -> Run:
@@ -155,15 +156,10 @@ def read_run(path: str | Path) -> Run:
 
     Raises
     ------
-    ExecutionError
+    PipesimError
         If the file cannot be read, or is no run of a version that is known.
     """
-    try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ExecutionError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ExecutionError(f"{path}: is not JSON: {error}") from None
+    document = read_json(path)
     if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise ExecutionError(f"{path}: is not a run; expected a file that `pipesim execute -o` wrote")
     if document.get("version") != _VERSION:

@@ -12,9 +12,9 @@ from pipesim.importers.facts import Facts, Imported, complete
 from pipesim.importers.megatron import megatron_facts
 from pipesim.importers.megatron_arguments import Arguments, read_arguments
 from pipesim.importers.values import Settings, joined
+from pipesim.reading import read_text
 from pipesim.scenario.counts import MAX_LAYERS
 from pipesim.scenario.json_text import parse_json_object
-from pipesim.scenario.loading import read_text
 
 _MODEL = "gpt3-6.7b"
 _ZERO = {0: "plain", 1: "sharded", 2: "zero2", 3: "zero3"}

@@ -11,8 +11,9 @@ from typing import Any
 from pipesim.errors import ScenarioError
 from pipesim.importers.shell import Script, new_script, read_script
 from pipesim.importers.values import Settings, Unknown
+from pipesim.reading import read_text
 from pipesim.scenario.counts import as_count, clean, shown
-from pipesim.scenario.loading import parse_yaml, read_text
+from pipesim.scenario.loading import parse_yaml
 
 _TRAINING = (
     "--num-layers",

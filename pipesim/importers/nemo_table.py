@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,8 +9,8 @@ from pathlib import Path
 from pipesim.errors import ScenarioError
 from pipesim.importers.facts import Facts, Imported, complete, cut_evenly
 from pipesim.importers.values import product
+from pipesim.reading import csv_rows, read_text
 from pipesim.scenario.counts import LARGEST_COUNT, clean
-from pipesim.scenario.loading import read_text
 from pipesim.scenario.presets import list_presets
 
 MAX_ROWS = 10_000
@@ -86,11 +85,8 @@ def describe_rows(path: str | Path) -> list[tuple[int, str, str]]:
 def _rows(path: str | Path) -> list[dict[str, str]]:
     file = str(path)
     text = read_text(path)
-    try:
-        lines = list(csv.reader(text.splitlines(), strict=True))
-    except csv.Error as error:
-        raise ScenarioError(f"is not CSV: {error}", file=file) from None
-    lines = [[cell.strip() for cell in line] for line in lines if any(cell.strip() for cell in line)]
+    rows = ([cell.strip() for cell in row] for _, row in csv_rows(text, file=file))
+    lines = [row for row in rows if any(row)]
     if not lines:
         raise ScenarioError("is empty, a table with a header is needed", file=file)
     header, *body = lines

@@ -12,8 +12,9 @@ from pipesim.importers.facts import Facts, Imported, complete
 from pipesim.importers.gpus_in_comments import take_gpus_from_comments
 from pipesim.importers.values import Settings
 from pipesim.importers.vocabulary import embedding_rows, tokens_of
+from pipesim.reading import read_text
 from pipesim.scenario.counts import MAX_LAYERS
-from pipesim.scenario.loading import parse_yaml, read_text
+from pipesim.scenario.loading import parse_yaml
 
 _GATED = ("swiglu", "geglu", "reglu", "bilinear", "glu")
 

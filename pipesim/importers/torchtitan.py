@@ -14,8 +14,8 @@ from pipesim.importers.megatron_arguments import flags_of
 from pipesim.importers.shell import new_script, read_script
 from pipesim.importers.torchtitan_cut import cut
 from pipesim.importers.values import Settings, Unknown
+from pipesim.reading import read_text
 from pipesim.scenario.counts import MAX_LAYERS, shown
-from pipesim.scenario.loading import read_text
 from pipesim.scenario.presets import get_preset
 
 _PRESETS = {

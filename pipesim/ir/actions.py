@@ -17,7 +17,8 @@ from typing import NamedTuple, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.errors import ScheduleError
+from pipesim.errors import ScenarioError, ScheduleError
+from pipesim.reading import csv_rows
 
 IntArray = npt.NDArray[np.int32]
 RowSlice: TypeAlias = slice
@@ -335,9 +336,9 @@ def _parts(action: Action) -> Iterator[tuple[Action, bool]]:
 
 def _csv_rows(text: str) -> list[list[str]]:
     try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text, newline=""))]
-    except csv.Error as error:
-        raise ScheduleError(f"the file is not CSV: {error}") from None
+        rows = [[cell.strip() for cell in row] for _, row in csv_rows(text)]
+    except ScenarioError as error:
+        raise ScheduleError(str(error)) from None
     while rows and not any(rows[-1]):
         rows.pop()
     return rows

@@ -6,6 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pipesim.errors import ScheduleError
+
+MAX_FORWARDS = 1_000_000
+"""p * v * m, times the slices, of the largest schedule: 2 GB and half a minute; more is meant by nobody."""
+MAX_STAGES = 100_000
+MAX_ACTIONS = 10_000_000
+"""Of all replicas that are simulated together, with what is derived."""
+
+
+def check_replicas(num_replicas: int, num_actions: int) -> None:
+    """Refuse more replicas than memory holds.
+
+    Raises
+    ------
+    ScheduleError
+        With the count and the limit.
+    """
+    if num_replicas * num_actions > MAX_ACTIONS:
+        raise ScheduleError(
+            f"{num_replicas:,} unlike replicas of {num_actions:,} actions make "
+            f"{num_replicas * num_actions:,}; at most {MAX_ACTIONS:,} can be simulated together"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:

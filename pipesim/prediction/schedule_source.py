@@ -11,6 +11,7 @@ from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.files import printable_stem
 from pipesim.ir import validate
 from pipesim.ir.actions import Schedule
+from pipesim.reading import read_text
 from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Family, Shape, family, generate
 
@@ -109,10 +110,5 @@ def load_csv(path: str | Path) -> Schedule:
 
 
 def read_csv_text(path: str | Path) -> str:
-    """Read a text file; raise `ScenarioError` where that cannot be done."""
-    try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise ScenarioError(f"cannot be read: {error.strerror}", file=str(path)) from None
-    except UnicodeDecodeError:
-        raise ScenarioError("is not text; expected a CSV of actions", file=str(path)) from None
+    """Read a file of actions; raise `ScenarioError` where that cannot be done."""
+    return read_text(path, large=True)

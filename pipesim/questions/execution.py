@@ -12,16 +12,21 @@ import numpy as np
 
 from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
-from pipesim.errors import ScenarioError
+from pipesim.costs.transformer.parameters import model_parameters
+from pipesim.errors import ExecutionError, ScenarioError
 from pipesim.executor import CnnWorkload, FactoryWorkload, Run, Workload, execute, workload_from_scenario
 from pipesim.executor.execute import check_device
 from pipesim.executor.expected import expected_run_s, in_words
 from pipesim.ir import lower
 from pipesim.ir.actions import Lowered, Schedule
+from pipesim.ir.shape import MAX_ACTIONS
 from pipesim.metrics import StepMetrics, measure
 from pipesim.prediction import schedule_of
 from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.resolved import DirectCosts
+
+MAX_PROCESSES = 512
+"""Ranks on one machine: each is a process that imports torch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +129,11 @@ def execute_scenario(
     PipesimError
         If scenario, model and device do not go together, or the run fails.
     """
+    num_replicas = num_replicas or scenario.parallel.data
     check_runnable(scenario, device)
+    check_room(scenario, device, model, num_replicas=num_replicas, num_steps=num_steps)
     schedule = lower(schedule_of(scenario))
     workload = workload_of(scenario, schedule, device, model)
-    num_replicas = num_replicas or scenario.parallel.data
     if os.environ.get("RANK", "0") == "0":
         steps = warmup + num_steps
         expected_s = expected_run_s(schedule, workload, num_replicas=num_replicas, num_steps=steps)
@@ -163,6 +169,45 @@ def check_runnable(scenario: ResolvedScenario, device: str) -> None:
             file=scenario.file,
             key="parallel.tensor",
         )
+
+
+def check_room(
+    scenario: ResolvedScenario, device: str, model: str | None, *, num_replicas: int, num_steps: int
+) -> None:
+    """Refuse a run that this machine cannot hold, before any process starts.
+
+    Raises
+    ------
+    ExecutionError
+        With the count and the limit: too many processes, too many actions to record, or, on CPUs, weights and
+        their gradients in float32 that do not fit in memory.
+    """
+    num_ranks = scenario.parallel.pipeline * num_replicas
+    num_forwards = num_ranks * scenario.parallel.virtual_stages * scenario.batch.num_microbatches
+    if 2 * num_forwards * num_steps > MAX_ACTIONS:
+        raise ExecutionError(
+            f"{num_steps:,} steps of at least {2 * num_forwards:,} actions make "
+            f"{2 * num_forwards * num_steps:,}; at most {MAX_ACTIONS:,} can be recorded"
+        )
+    if "WORLD_SIZE" in os.environ:  # of torchrun: ranks are spread over machines
+        return
+    if num_ranks > MAX_PROCESSES:
+        raise ExecutionError(
+            f"{scenario.parallel.pipeline:,} ranks x {num_replicas:,} replicas are {num_ranks:,} processes; "
+            f"at most {MAX_PROCESSES} are started on one machine"
+        )
+    if device == "cpu" and model is None and scenario.model is not None:
+        needed, there = 8 * model_parameters(scenario.model) * num_replicas, _memory_bytes()
+        if needed > there:
+            raise ExecutionError(
+                f"weights and gradients of {num_replicas} x {scenario.model.name} take "
+                f"{needed / 1e9:,.0f} GB in float32; this machine has {there / 1e9:,.0f} GB. "
+                "Shrink the model (--set model.num_hidden_layers=...)"
+            )
+
+
+def _memory_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def workload_of(scenario: ResolvedScenario, schedule: Lowered, device: str, model: str | None) -> Workload:

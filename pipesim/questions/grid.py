@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario import parse_override
 
+MAX_ROWS = 100_000
+"""Rows of one sweep: ten minutes and a gigabyte; more is a slip of the hand."""
 _OPEN, _CLOSE, _QUOTES = "[{(", "]})", "\"'"
 
 
@@ -54,8 +58,8 @@ def parse_axis(text: str) -> Axis:
             raise _error(text, f"{':'.join(group)!r} has {len(group)} values for {len(keys)} keys")
         for key, value in zip(keys, group, strict=True):
             parse_override(f"{key}={value}")
-    for group in groups:
-        if groups.count(group) > 1:
+    for group, count in Counter(groups).items():
+        if count > 1:
             raise _error(text, f"{':'.join(group)} occurs twice")
     return Axis(keys, tuple(groups))
 
@@ -66,14 +70,18 @@ def grid(axes: Sequence[Axis]) -> list[tuple[str, ...]]:
     Raises
     ------
     ScenarioError
-        If nothing varies, or two axes have a key in common.
+        If nothing varies, two axes have a key in common, or there are too many rows.
     """
     if not axes:
         raise ScenarioError("needed at least once: KEY=VALUE,VALUE,...", key="--vary")
     keys = [key for axis in axes for key in axis.keys]
-    for key in keys:
-        if keys.count(key) > 1:
+    for key, count in Counter(keys).items():
+        if count > 1:
             raise ScenarioError(f"{key} is varied twice", key="--vary")
+    num_rows = math.prod(len(axis.values) for axis in axes)
+    if num_rows > MAX_ROWS:
+        counts = " x ".join(str(len(axis.values)) for axis in axes)
+        raise ScenarioError(f"{counts} = {num_rows:,} rows; at most {MAX_ROWS:,} can be held", key="--vary")
     return [
         tuple(
             f"{key}={value}"
@@ -86,8 +94,8 @@ def grid(axes: Sequence[Axis]) -> list[tuple[str, ...]]:
 
 def _split(text: str, separator: str) -> list[str]:
     """Split outside brackets and quotes, and strip."""
-    parts, depth, quote = [""], 0, ""
-    for character in text:
+    parts, start, depth, quote = [], 0, 0, ""
+    for place, character in enumerate(text):
         if quote:
             quote = "" if character == quote else quote
         elif character in _QUOTES:
@@ -97,10 +105,9 @@ def _split(text: str, separator: str) -> list[str]:
         elif character in _CLOSE:
             depth -= 1
         elif character == separator and depth == 0:
-            parts.append("")
-            continue
-        parts[-1] += character
-    return [part.strip() for part in parts]
+            parts.append(text[start:place].strip())
+            start = place + 1
+    return [*parts, text[start:].strip()]
 
 
 def axis_of(key: str, values: Iterable[str]) -> Axis:

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pipesim.errors import ScenarioError
+from pipesim.reading import check_is_file, read_bytes
+
+try:
+    import fcntl
+except ImportError:  # not on this system
+    fcntl = None  # type: ignore[assignment]
 
 _KIND = "pipesim sweep"
 _NO_JOURNAL = "is not the journal of a sweep; choose another output"
@@ -28,23 +37,24 @@ class Journal:
     Raises
     ------
     ScenarioError
-        If the file is no journal, belongs to another sweep, is damaged, or cannot be written.
+        If the file is no journal, belongs to another sweep, is damaged, cannot be
+        written, or another process writes it.
     """
 
     def __init__(self, path: Path, digest: str, num_rows: int) -> None:
         self.path = path
         self.rows: dict[int, dict[str, Any]] = {}
         header = {"journal": _KIND, "digest": digest, "num_rows": num_rows}
-        whole_bytes = self._read(header) if path.exists() else 0
+        self._stream = _opened(path)
         try:
-            self._stream = path.open("r+b" if whole_bytes else "wb")
-        except OSError as error:
-            raise ScenarioError(f"cannot be written: {error.strerror}", file=str(path)) from None
-        # A row that was being written when the sweep was stopped is run again.
-        self._stream.truncate(whole_bytes)
-        self._stream.seek(whole_bytes)
-        if not whole_bytes:
-            self._write(header)
+            whole_bytes = self._read(header)
+            # A row that was being written when the sweep was stopped is run again.
+            self._stream.truncate(whole_bytes)
+            if not whole_bytes:
+                self._write(header)
+        except BaseException:
+            self._stream.close()
+            raise
 
     def append(self, index: int, row: dict[str, Any]) -> None:
         """Keep a row."""
@@ -53,8 +63,8 @@ class Journal:
 
     def remove(self) -> None:
         """Delete the file: the sweep is complete and written elsewhere."""
+        self.path.unlink()  # first, while nobody else can take it over
         self._stream.close()
-        self.path.unlink()
 
     def __enter__(self) -> Journal:
         return self
@@ -65,15 +75,16 @@ class Journal:
         self._stream.close()
 
     def _write(self, entry: dict[str, Any]) -> None:
-        self._stream.write(json.dumps(entry, allow_nan=False).encode() + b"\n")
-        self._stream.flush()
+        line = json.dumps(entry, allow_nan=False).encode() + b"\n"
+        try:
+            while line:
+                line = line[self._stream.write(line) :]
+        except OSError as error:
+            raise ScenarioError(f"cannot be written: {error.strerror}", file=str(self.path)) from None
 
     def _read(self, header: dict[str, Any]) -> int:
         """Take over the rows of a file and return its length up to the last whole line."""
-        try:
-            content = self.path.read_bytes()
-        except OSError as error:
-            raise ScenarioError(f"cannot be read: {error.strerror}", file=str(self.path)) from None
+        content = read_bytes(self.path, large=True)
         *lines, _ = content.split(b"\n")
         if not lines:
             if content and not _first_line(header).startswith(content):
@@ -107,6 +118,46 @@ class Journal:
     def _damaged(self, number: int) -> ScenarioError:
         message = f"line {number} is damaged; remove the file to start anew"
         return ScenarioError(message if number > 1 else _NO_JOURNAL, file=str(self.path))
+
+
+def _opened(path: Path) -> FileIO:
+    """Open a journal for this process alone, as long as it lives.
+
+    Raises
+    ------
+    ScenarioError
+        If another process has it, or it cannot be written.
+    """
+    while True:
+        try:
+            if path.exists():
+                check_is_file(path)
+            stream = FileIO(path, "a+")
+        except OSError as error:
+            raise ScenarioError(f"cannot be written: {error.strerror}", file=str(path)) from None
+        if not _lock(stream):
+            stream.close()
+            raise ScenarioError(
+                "another sweep is writing it; wait for its end, or choose another output", file=str(path)
+            )
+        # Whoever had the lock before may have finished and removed the file that was opened here.
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(stream.fileno()), path.stat()):
+                return stream
+        stream.close()
+
+
+def _lock(stream: FileIO) -> bool:
+    """Take the lock, which the system gives back however this process ends; False if another has it."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
 
 
 def _first_line(header: dict[str, Any]) -> bytes:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import importlib
+import logging
 import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
@@ -18,6 +23,8 @@ from pipesim.errors import ExecutionError, ScenarioError
 Task = TypeVar("Task")
 Value = TypeVar("Value")
 
+_CANCELLED = (concurrent.futures.CancelledError, asyncio.CancelledError)
+"""What a cluster's futures raise when its scheduler is gone."""
 _MAX_AHEAD = 1000
 """Tasks handed to an executor whose size is unknown before one is done."""
 LOST = "ended its worker process twice (out of memory, or killed from outside)"
@@ -61,7 +68,8 @@ class Pool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shut_down()
+        if self._own is not None:
+            _end(self._own, at_once=error is not None)
 
     def run(self, function: Callable[[Task], Value], tasks: Sequence[Task]) -> Iterator[Outcome[Task, Value]]:
         """Call a function for every task and yield the outcomes as they come.
@@ -95,19 +103,17 @@ class Pool:
                 self._own = _start_processes(self.num_workers)
             suspects = yield from _until_crash(self._own, function, queue, self.num_workers)
             if suspects or queue:
-                self._shut_down()
+                _end(self._own, at_once=False)
+                self._own = None
             for suspect in suspects:
                 alone = _start_processes(1)
+                finished = False
                 try:
                     if (yield from _until_crash(alone, function, deque([suspect]), 1)):
                         yield Outcome(suspect, lost=LOST)
+                    finished = True
                 finally:
-                    alone.shutdown(cancel_futures=True)
-
-    def _shut_down(self) -> None:
-        if self._own is not None:
-            self._own.shutdown(cancel_futures=True)
-            self._own = None
+                    _end(alone, at_once=not finished)
 
 
 def _until_crash(
@@ -119,7 +125,8 @@ def _until_crash(
     while (queue or running) and not crashed:
         while queue and len(running) < num_at_once:
             try:
-                running[executor.submit(function, queue[0])] = queue[0]
+                with _unheard_by_children():
+                    running[executor.submit(function, queue[0])] = queue[0]
             except BrokenExecutor:
                 break
             queue.popleft()
@@ -139,16 +146,54 @@ def _until_crash(
 
 def _start_processes(num_workers: int) -> ProcessPoolExecutor:
     """Start processes afresh, so that nothing of this one's threads and locks is copied."""
-    executor = ProcessPoolExecutor(num_workers, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(num_workers, mp_context=context, initializer=_end_with_parent)
     try:
-        executor.submit(os.getpid).result()
+        with _unheard_by_children():
+            first = executor.submit(os.getpid)
+        first.result()
     except BrokenExecutor:
-        executor.shutdown()
+        _end(executor, at_once=True)
         raise ExecutionError(
             "worker processes do not start; a script that starts some needs its work under "
             "if __name__ == '__main__':"
         ) from None
+    except BaseException:
+        _end(executor, at_once=True)
+        raise
     return executor
+
+
+def _end(executor: ProcessPoolExecutor, *, at_once: bool) -> None:
+    """Shut down; at once, without waiting for what still runs and nobody will ask for."""
+    for process in list((executor._processes or {}).values()) if at_once else ():
+        process.kill()
+    executor.shutdown(cancel_futures=True)
+
+
+@contextmanager
+def _unheard_by_children() -> Iterator[None]:
+    """Let processes that start inside not hear Ctrl-C, which a terminal sends to all: this one ends them."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent() -> None:
+    """End this worker however its parent ends: a kill leaves nobody who would tell it to."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _on_executor(
@@ -172,8 +217,9 @@ def _on_executor(
                     yield Outcome(task, lost=LOST)
                 else:
                     yield Outcome(task, value)
-    except BrokenExecutor as error:
-        raise ExecutionError(f"the executor broke: {error}; what was done is kept") from None
+    except (BrokenExecutor, *_CANCELLED, OSError) as error:
+        words = f": {error}" if str(error) else ""
+        raise ExecutionError(f"the executor broke{words}; what was done is kept") from None
     finally:
         for future in running:
             future.cancel()
@@ -187,6 +233,8 @@ def dask_executor(address: str) -> Iterator[Executor]:
     ------
     ScenarioError
         If Dask is not installed, or there is no scheduler at the address.
+    ExecutionError
+        If the scheduler goes away.
     """
     try:
         distributed: Any = importlib.import_module("distributed")
@@ -200,7 +248,11 @@ def dask_executor(address: str) -> Iterator[Executor]:
     except (OSError, ValueError, ImportError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ScenarioError(f"no Dask scheduler at {address}: {reason}", key="--dask") from None
+    for name in ("distributed", "distributed.client"):  # what it has to say comes as an exception too
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         yield client.get_executor(pure=False)
+    except ExecutionError as error:
+        raise ExecutionError(f"the Dask scheduler at {address} went away, or gave up: {error}") from None
     finally:
         client.close()

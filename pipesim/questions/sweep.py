@@ -18,6 +18,7 @@ from pipesim.questions.grid import Axis, axis_of, grid
 from pipesim.questions.journal import Journal
 from pipesim.questions.pool import Pool, num_workers_for
 from pipesim.questions.sweep_row import RowTask, failed_row, run_row
+from pipesim.reading import read_frame
 from pipesim.scenario import ResolvedScenario, apply_overrides, scenario_from_mapping
 from pipesim.schedules import family
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _ROWS_A_WORKER = 20
 """Fewer are done sooner than a process starts."""
 _SWEEP = "sweep"
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 TABLE_FORMATS = (".csv", ".parquet")
 
 
@@ -97,7 +99,8 @@ class Sweep:
         for text in [*_texts(self.mapping), *texts]:
             path = folder / text
             if len(text) < 1000 and "\0" not in text and path.is_file():
-                digest.update(path.read_bytes())
+                with path.open("rb") as stream:
+                    digest.update(hashlib.file_digest(stream, "sha256").digest())
         return digest.hexdigest()[:16]
 
 
@@ -234,11 +237,9 @@ def _check_no_other_table(path: Path, digest: str) -> None:
     """Refuse to replace what is not the table of the same sweep."""
     if not path.is_file() or not path.stat().st_size:
         return
-    import pandas as pd
-
     try:
-        frame = pd.read_csv(path, dtype=str) if path.suffix.lower() == ".csv" else pd.read_parquet(path)
-    except (OSError, ValueError):
+        frame = read_frame(path, as_text=True)
+    except ScenarioError:
         held = "something that is not the table of a sweep"
     else:
         if {*frame.get(_SWEEP, ())} == {digest}:
@@ -278,7 +279,12 @@ def write_table(rows: Sequence[dict[str, Any]], path: Path) -> None:
     last = [column for column in columns if column not in rows[0] or column == "reason"]
     ordered = [column for column in columns if column not in last] + last
     frame = pd.DataFrame({column: _column([row.get(column) for row in rows]) for column in ordered})
-    with complete_file(path) as temporary:
+
+    def check(table: Path) -> None:
+        if len(read_frame(table)) != len(rows):
+            raise ScenarioError(f"has not the {len(rows)} rows it should have", file=str(table))
+
+    with complete_file(path, reader=check) as temporary:
         if path.suffix.lower() == ".csv":
             frame.to_csv(temporary, index=False)
         else:
@@ -295,7 +301,21 @@ def _column(values: list[Any]) -> Any:
         return pd.array([None if value is None else float(value) for value in values], dtype="Float64")
     if kinds == {bool}:
         return pd.array(values, dtype="boolean")
-    return pd.array([None if value is None else str(value) for value in values], dtype="string")
+    return pd.array([None if value is None else _harmless(str(value)) for value in values], dtype="string")
+
+
+def _harmless(text: str) -> str:
+    """Keep spreadsheets from taking text for a formula: they would run what a scenario's name says."""
+    harmless = not text.startswith(_FORMULAS) or text.startswith("--set ") or _is_number(text)
+    return text if harmless else f"'{text}"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _texts(value: Any) -> Iterator[str]:

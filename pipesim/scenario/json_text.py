@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.loading import read_text
+from pipesim.reading import read_text
 
 
 def read_json_object(path: str | Path) -> dict[str, Any]:

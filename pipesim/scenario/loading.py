@@ -9,51 +9,11 @@ from typing import Any
 import yaml
 
 from pipesim.errors import ScenarioError
+from pipesim.reading import read_text
 
-MAX_FILE_BYTES = 1 << 20
 MAX_DEPTH = 40
 MAX_VALUES = 200_000
 """Values after aliases are expanded: a short file of nested aliases can stand for billions."""
-
-
-def read_text(path: str | Path) -> str:
-    """Read a small UTF-8 text file.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-
-    Returns
-    -------
-    str
-        Its text, without a byte order mark.
-
-    Raises
-    ------
-    ScenarioError
-        Missing, a directory, unreadable, larger than 1 MiB, or not UTF-8 text.
-    """
-    file = str(path)
-    try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise ScenarioError("no such file", file=file) from None
-    except IsADirectoryError:
-        raise ScenarioError("is a directory, a file is needed", file=file) from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ScenarioError(f"cannot be read: {reason}", file=file) from None
-    if len(content) > MAX_FILE_BYTES:
-        raise ScenarioError(f"is larger than {MAX_FILE_BYTES >> 20} MiB, too large to be meant", file=file)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ScenarioError(f"is not a UTF-8 text file (byte {error.start})", file=file) from None
-    if "\0" in text:
-        raise ScenarioError(f"is not a text file (byte {text.index(chr(0))} is zero)", file=file)
-    return text
 
 
 def read_yaml_mapping(path: str | Path) -> dict[str, Any]:

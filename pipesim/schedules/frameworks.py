@@ -7,8 +7,6 @@ and DeepSpeed read none, so a file suits them only if it is the very order that 
 
 from __future__ import annotations
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +16,7 @@ import numpy as np
 from pipesim.errors import ScheduleError
 from pipesim.ir import find_hang, lower, validate
 from pipesim.ir.actions import Action, ActionTable, Op, Schedule
+from pipesim.reading import csv_rows
 from pipesim.schedules.registry import Shape, family, generate
 
 FRAMEWORKS = ("torch", "Megatron", "DeepSpeed")
@@ -105,7 +104,7 @@ def check_csv(text: str, framework: str, *, name: str = "csv") -> tuple[str, ...
     schedule = Schedule.from_csv(text, name=name)
     reasons = list(check_schedule(schedule, framework))
     if find_framework(framework) == "torch" and _has_messages(schedule):
-        rows = enumerate(csv.reader(io.StringIO(text)))
+        rows = enumerate(row for _, row in csv_rows(text))
         ragged = [rank for rank, row in rows if row and not all(cell.strip() for cell in row)]
         if ragged:
             reasons.append(

@@ -15,10 +15,8 @@ from pipesim.costs.table import CostTable
 from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.ir import validate
 from pipesim.ir.actions import Action, Schedule
+from pipesim.ir.shape import MAX_FORWARDS, MAX_STAGES
 from pipesim.ir.shape import Shape as Shape
-
-MAX_FORWARDS = 4_000_000
-"""p * v * m of the largest schedule that is generated: gigabytes and minutes; more is a slip of the hand."""
 
 Orders = Iterable[Iterable[Action]]
 """The actions of rank 0, of rank 1, ..."""
@@ -92,6 +90,8 @@ class Family:
         still deadlocks.
     placement : Placement, optional
         Which rank holds which stage; None where an option or the search decides.
+    num_slices : Callable, optional
+        ``num_slices(shape)``: pieces that each microbatch's sequence is cut into; whole sequences if None.
     num_model_replicas : int
         Copies of each stage's weights over the ranks of one pipeline.
     splits_backward : bool
@@ -118,6 +118,7 @@ class Family:
     steady_period_s: Callable[[Shape, CostTable], Any] | None = None
     cure_of_deadlock: Callable[[Shape], str] | None = None
     placement: Placement | None = "linear"
+    num_slices: Callable[[Shape], int] | None = None
     num_model_replicas: int = 1
     splits_backward: bool = False
     needs_costs: bool = False
@@ -130,11 +131,13 @@ class Family:
             raise ScheduleError(
                 f"{self.name}: unknown option {unknown[0]!r}; options of this schedule: {known}"
             )
-        if math.prod(_sizes(shape)) > MAX_FORWARDS:
-            raise ScheduleError(f"{shape}: more than {MAX_FORWARDS} forwards (p x v x m), too many to hold")
+        if shape.num_stages > MAX_STAGES:
+            raise ScheduleError(f"{shape}: {shape.num_stages:,} stages; at most {MAX_STAGES:,} can be held")
+        _check_forwards(shape, 1)
         for rule in self._all_rules():
             if not rule.holds(shape):
                 raise ScheduleError(f"{self.name} needs {rule.words}; found {shape}{self._nearest(shape)}")
+        _check_forwards(shape, self.num_slices(shape) if self.num_slices else 1)
 
     def _all_rules(self) -> tuple[Rule, ...]:
         basic = (Rule("at least one rank, one chunk and one microbatch", lambda s: min(_sizes(s)) >= 1),)
@@ -153,6 +156,15 @@ class Family:
         above = next((k for k in range(m + 1, m + 4 * shape.num_stages + 1) if legal(k)), None)
         found = [str(k) for k in (below, above) if k is not None]
         return f"; nearest legal m: {' or '.join(found)}" if found else ""
+
+
+def _check_forwards(shape: Shape, num_slices: int) -> None:
+    num_forwards = math.prod(_sizes(shape)) * num_slices
+    if num_forwards > MAX_FORWARDS:
+        product = "p x v x m" + (" x slices" if num_slices > 1 else "")
+        raise ScheduleError(
+            f"{shape}: {num_forwards:,} forwards ({product}), too many to hold; at most {MAX_FORWARDS:,}"
+        )
 
 
 def _sizes(shape: Shape) -> tuple[int, int, int]:

@@ -39,6 +39,7 @@ def _is_whole(value: Any) -> bool:
     chunks=1,
     rules=(Rule("num_slices to be a whole number of at least 1", lambda s: _is_whole(num_slices(s))),),
     options=("num_slices",),
+    num_slices=num_slices,
     bubble=bubble,
     peak_in_flight=peak_in_flight,
 )

@@ -7,8 +7,6 @@ launch or by the arrow from it. On a CPU the operators inside the annotation are
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
@@ -73,26 +71,6 @@ class Trace:
     on_gpu: bool
     actions: list[TracedAction]
     unused: tuple[str, ...]
-
-
-def parse_json(path: Path) -> Any:
-    """Parse a file, unpacked where its name ends in ``.gz``.
-
-    Raises
-    ------
-    ScenarioError
-        If it cannot be read or is no JSON.
-    """
-    try:
-        if path.suffix == ".gz":
-            with gzip.open(path, "rt", encoding="utf-8") as file:
-                return json.load(file)
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, EOFError) as error:
-        words = getattr(error, "strerror", None) or "is not whole, or not packed by gzip"
-        raise ScenarioError(f"cannot be read: {words}", file=str(path)) from None
-    except (ValueError, RecursionError) as error:
-        raise ScenarioError(f"is not JSON: {error}", file=str(path)) from None
 
 
 def is_trace(content: Any) -> bool:

@@ -9,10 +9,11 @@ from pipesim.errors import ScenarioError
 from pipesim.evidence.calibration.fit import Calibration, calibrate
 from pipesim.evidence.calibration.from_runs import samples_of_run
 from pipesim.evidence.calibration.from_traces import samples_of_traces
-from pipesim.evidence.calibration.kineto import Trace, is_trace, parse_json, read_trace
+from pipesim.evidence.calibration.kineto import Trace, is_trace, read_trace
 from pipesim.evidence.calibration.megatron_timers import is_timer_dump, samples_of_dumps
 from pipesim.evidence.calibration.samples import Samples
 from pipesim.executor import read_run
+from pipesim.reading import read_json
 
 
 def read_samples(paths: Sequence[str | Path]) -> list[Samples]:
@@ -38,7 +39,7 @@ def read_samples(paths: Sequence[str | Path]) -> list[Samples]:
     dumps: dict[Path, object] = {}
     found: dict[str, Samples | None] = {}
     for path in _files(paths):
-        content = parse_json(path)
+        content = read_json(path)
         if is_timer_dump(path):
             dumps[path] = content
             found.setdefault("dumps")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 
 from pipesim.errors import ScenarioError
+from pipesim.reading import csv_rows, read_text
 
 
 class Line:
@@ -89,26 +88,22 @@ def read_table_file(path: str | Path) -> list[Line]:
     ScenarioError
         If it cannot be read, or has no line.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ScenarioError(f"cannot be read: {error.strerror}", file=str(path)) from None
-    except UnicodeDecodeError:
-        raise ScenarioError("is not text; expected a CSV", file=str(path)) from None
-    lines = _lines(text, str(path))
+    lines = _lines(read_text(path, large=True), str(path))
     if not lines:
         raise ScenarioError("has no line below its header", file=str(path))
     return lines
 
 
 def _lines(text: str, file: str) -> list[Line]:
+    rows = ((number, row) for number, row in csv_rows(text, file=file) if row)
+    _, header = next(rows, (0, []))
+    for name in header:
+        if header.count(name) > 1:
+            raise ScenarioError(f"has two columns {name!r}", file=file)
     lines = []
-    reader = csv.DictReader(io.StringIO(text))
-    for cells in reader:
-        if None in cells or None in cells.values():
-            found = "more" if None in cells else "fewer"
-            raise ScenarioError(
-                f"has {found} cells than the header", file=file, key=f"line {reader.line_num}"
-            )
-        lines.append(Line(cells, file=file, number=reader.line_num))
+    for number, row in rows:
+        if len(row) != len(header):
+            found = "more" if len(row) > len(header) else "fewer"
+            raise ScenarioError(f"has {found} cells than the header", file=file, key=f"line {number}")
+        lines.append(Line(dict(zip(header, row, strict=True)), file=file, number=number))
     return lines

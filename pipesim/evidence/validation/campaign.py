@@ -16,7 +16,7 @@ from pipesim.evidence.validation.rows import Row, label
 from pipesim.evidence.validation.runner import Runner
 from pipesim.executor import RankPool
 from pipesim.questions.compare import Skipped
-from pipesim.questions.execution import check_runnable
+from pipesim.questions.execution import check_room, check_runnable
 from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Family, families, family
 
@@ -134,6 +134,7 @@ def validate(
         If scenario, model and device do not go together, a run fails, or no schedule can run.
     """
     check_runnable(scenario, device)
+    check_room(scenario, device, model, num_replicas=scenario.parallel.data, num_steps=num_steps)
     m = scenario.batch.num_microbatches
     counts = tuple(dict.fromkeys(microbatches or (m, max(1, m // 2))))
     chosen = [family(name) for name in dict.fromkeys(schedules)] or list(families().values())

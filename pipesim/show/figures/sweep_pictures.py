@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from pipesim.errors import ScenarioError
+from pipesim.reading import read_frame
 from pipesim.show.figures.bubble_lines import plot_bubble
 from pipesim.show.figures.canvas import add_legend, cross_out, draw_limit, entitle, form_of, new_figure
 
@@ -47,13 +48,7 @@ def read_sweep(path: str | Path) -> pd.DataFrame:
     ScenarioError
         If the file cannot be read, is no sweep's table, or has no row with a result.
     """
-    import pandas as pd
-
-    try:
-        frame = pd.read_parquet(path) if Path(path).suffix.lower() == ".parquet" else pd.read_csv(path)
-    except (OSError, ValueError, ImportError) as error:
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
-        raise ScenarioError(f"cannot be read as a table: {reason}", file=str(path)) from None
+    frame = read_frame(path)
     if "status" not in frame.columns or "step_time_s" not in frame.columns:
         raise ScenarioError("is not the table of a sweep with a result", file=str(path))
     done = frame[frame["status"] == "ok"].reset_index(drop=True)

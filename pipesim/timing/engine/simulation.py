@@ -12,6 +12,7 @@ from pipesim.costs import CostTable
 from pipesim.costs.rows import exposed_exchange_s
 from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.ir.actions import Lowered, Op
+from pipesim.ir.shape import check_replicas
 from pipesim.ir.timeline import Timeline
 from pipesim.timing.engine.clock import Clock
 from pipesim.timing.engine.collective import Collective, Exchange, GradientSync, StepEnd
@@ -70,11 +71,14 @@ def simulate(
         If the schedule is not lowered, or the costs are of another number of stages.
     DeadlockError
         If the ranks wait for each other for ever, as they can where transfers block.
+    ScheduleError
+        If there are too many replicas to hold.
     UnlikeReplicasError
         If one replica is simulated for several and cannot stand for them: their wires differ, or only one
         can go first.
     """
     _check(schedule, costs)
+    check_replicas(num_replicas, len(schedule.op))
     clock = Clock()
     of_first = durations if durations is None or durations.ndim == 1 else durations[0]
     program = prepare(schedule, costs, of_first)
