@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
 from pipesim.importers.facts import Facts
+from pipesim.scenario.loading import read_yaml_mapping
 
 GPT2 = 50257
-_KNOWN = (
-    (re.compile(r"gpt-?2", re.I), GPT2, "the GPT-2 tokenizer"),
-    (re.compile(r"20B_tokenizer|gpt-neox", re.I), 50277, "the GPT-NeoX-20B tokenizer"),
-    (re.compile(r"llama-?3", re.I), 128256, "the Llama 3 tokenizer"),
-    (re.compile(r"llama-?2", re.I), 32000, "the Llama 2 tokenizer"),
-    (re.compile(r"mixtral|mistral", re.I), 32000, "the Mistral tokenizer"),
-    (re.compile(r"deepseek-?v3", re.I), 129280, "the DeepSeek-V3 configuration"),
-)
 
 
-def tokens_of(*names: str | None) -> tuple[int, str] | None:
-    """Look a tokenizer up by its type, file or repository name.
+@dataclass(frozen=True, slots=True)
+class Tokenizer:
+    """A number of tokens before padding, and what it is known from."""
 
-    Returns
-    -------
-    tuple of (int, str) or None
-        Number of tokens before padding, and what it is known from.
-    """
+    num_tokens: int
+    source: str
+
+
+def tokens_of(*names: str | None) -> Tokenizer | None:
+    """Look a tokenizer up by its type, file or repository name; None where no name is known."""
     for name in names:
-        for pattern, size, source in _KNOWN:
+        for pattern, tokenizer in _table():
             if name and pattern.search(name):
-                return size, source
+                return tokenizer
     return None
+
+
+@cache
+def _table() -> list[tuple[re.Pattern[str], Tokenizer]]:
+    entries = read_yaml_mapping(Path(__file__).parent / "known" / "tokenizers.yaml")
+    return [
+        (re.compile(pattern, re.I), Tokenizer(entry["tokens"], entry["source"]))
+        for pattern, entry in entries.items()
+    ]
 
 
 def padded(tokens: int, divisor: int, tensor: int) -> int:
@@ -40,10 +47,10 @@ def padded(tokens: int, divisor: int, tensor: int) -> int:
 
 def embedding_rows(
     facts: Facts,
-    known: tuple[int, str] | None,
+    known: Tokenizer | None,
     *,
     divisor: int,
-    unknown: str = "the tokenizer's size is not in the file; state it",
+    unknown: str = "the tokenizer's size is not in the file",
 ) -> int:
     """Pad a tokenizer's size, and note what it is known from.
 
@@ -51,7 +58,7 @@ def embedding_rows(
     ----------
     facts : Facts
         With the tensor-parallel size; receives the notes.
-    known : tuple of (int, str), optional
+    known : Tokenizer, optional
         From `tokens_of`; without it GPT-2's size stands in as a placeholder.
     divisor : int
         As for `padded`.
@@ -64,11 +71,15 @@ def embedding_rows(
         Rows of the embedding.
     """
     if known is None:
-        known = (GPT2, "the GPT-2 tokenizer")
-        facts.placeholders["model.vocab_size"] = unknown
-    tokens, source = known
-    rows = padded(tokens, divisor, facts.tensor)
+        known = Tokenizer(GPT2, "the GPT-2 tokenizer")
+        facts.placeholders["model.vocab_size"] = (
+            f"{unknown}, so GPT-2's {GPT2} stand in; rows count in the memory of the first and the last "
+            "stage and in the head's time, as much as a third of a layer for every 10000; "
+            "--set model.vocab_size=N states them with the padding"
+        )
+    rows = padded(known.num_tokens, divisor, facts.tensor)
     facts.inferred["model.vocab_size"] = (
-        f"{rows} ({tokens} of {source}, padded to a multiple of {divisor} x tensor {facts.tensor})"
+        f"{rows} ({known.num_tokens} of {known.source}, padded to a multiple of {divisor} x tensor "
+        f"{facts.tensor})"
     )
     return rows

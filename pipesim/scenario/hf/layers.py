@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from pipesim.errors import ScenarioError
 from pipesim.scenario.counts import MAX_LAYERS
-from pipesim.scenario.hf.values import count
+from pipesim.scenario.settings import Settings
 
 _LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "num_routed_experts", "moe_num_experts")
+_TAKEN = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
+_SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
+_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 
 
-def expert_fields(config: Mapping[str, Any], file: str, *, inner: int | None) -> dict[str, Any]:
+def expert_fields(settings: Settings, *, inner: int | None) -> dict[str, Any]:
     """Read the experts' fields of ``model:``; empty for a model without experts.
 
-    Layers with experts are given by ``first_k_dense_replace`` with ``moe_layer_freq`` (DeepSeek), or by
+    Layers with experts are given by ``first_k_dense_replace`` with ``moe_layer_freq`` (DeepSeek), by
     ``decoder_sparse_step`` with ``mlp_only_layers`` (Qwen): layer i then has experts if i + 1 is a multiple
-    of the step and i is not in the list. Without any of them all layers have experts.
+    of the step and i is not in the list, or by ``interleave_moe_layer_step`` (Llama 4), alike. Without any of
+    them all layers have experts.
 
     Parameters
     ----------
+    settings : Settings
+        The configuration.
     inner : int, optional
         ``intermediate_size``, an expert's width where there is no ``moe_intermediate_size`` (Mixtral).
 
@@ -29,25 +34,29 @@ def expert_fields(config: Mapping[str, Any], file: str, *, inner: int | None) ->
     ScenarioError
         A missing or malformed field.
     """
-    num_experts = count(config, "num_experts", file, minimum=0)
+    num_experts = settings.count(*_EXPERTS, minimum=0)
+    of_llama4 = settings.count("intermediate_size_mlp")
     if num_experts in (None, 0, 1):
-        return {}
+        return {} if of_llama4 is None else {"intermediate_size": of_llama4}
     fields: dict[str, Any] = {
         "num_experts": num_experts,
-        "num_experts_per_tok": count(config, "num_experts_per_tok", file, required=True),
+        "num_experts_per_tok": settings.required(*_TAKEN, what="experts that a token takes"),
     }
-    width = count(config, "moe_intermediate_size", file) or inner
+    width = settings.count("moe_intermediate_size", "expert_ffn_hidden_size") or inner
     if width is None:
-        raise ScenarioError("missing; needed: width of one expert", file=file, key="moe_intermediate_size")
+        raise settings.refuse("moe_intermediate_size", "missing; needed: width of one expert")
     fields["moe_intermediate_size"] = width
-    shared = count(config, "shared_expert_intermediate_size", file, minimum=0)
-    number = count(config, "num_shared_experts", file, minimum=0)
+    shared = settings.count("shared_expert_intermediate_size", "shared_intermediate_size", minimum=0)
+    number = settings.count(*_SHARED, minimum=0)
+    if of_llama4 is not None:
+        fields["intermediate_size"] = of_llama4
+        number = 1
     if shared or number:
         fields["shared_expert_intermediate_size"] = shared or (number or 0) * width
-    return fields | _which_layers(config, file)
+    return fields | _which_layers(settings)
 
 
-def latent_attention_fields(config: Mapping[str, Any], file: str) -> dict[str, int]:
+def latent_attention_fields(settings: Settings) -> dict[str, int]:
     """Read the fields of multi-head latent attention; empty where there is no ``kv_lora_rank``.
 
     Raises
@@ -55,25 +64,24 @@ def latent_attention_fields(config: Mapping[str, Any], file: str) -> dict[str, i
     ScenarioError
         A missing or malformed field.
     """
-    if config.get("kv_lora_rank") is None:
+    queries = settings.count("q_lora_rank")
+    if "kv_lora_rank" not in settings:
         return {}
-    fields = {name: count(config, name, file, required=True) for name in _LATENT}
-    fields["q_lora_rank"] = count(config, "q_lora_rank", file)
-    return {name: value for name, value in fields.items() if value is not None}
+    fields = {name: settings.required(name, what="a size of latent attention") for name in _LATENT}
+    return fields if queries is None else fields | {"q_lora_rank": queries}
 
 
-def _which_layers(config: Mapping[str, Any], file: str) -> dict[str, Any]:
-    step = count(config, "decoder_sparse_step", file)
-    dense = _layer_numbers(config, "mlp_only_layers", file)
+def _which_layers(settings: Settings) -> dict[str, Any]:
+    step = settings.count("decoder_sparse_step", "interleave_moe_layer_step")
+    dense = _layer_numbers(settings, "mlp_only_layers")
+    first = settings.count("first_k_dense_replace", "moe_layer_start_index", minimum=0)
+    every = settings.count("moe_layer_freq", "moe_layer_interval")
     if step is None and dense is None:
-        fields = {
-            "first_k_dense_replace": count(config, "first_k_dense_replace", file, minimum=0),
-            "moe_layer_freq": count(config, "moe_layer_freq", file),
-        }
+        fields = {"first_k_dense_replace": first, "moe_layer_freq": every}
         return {name: value for name, value in fields.items() if value not in (None, 0)}
     if (step or 1) == 1 and not dense:
         return {}
-    num_layers = count(config, "num_hidden_layers", file, required=True, maximum=MAX_LAYERS) or 0
+    num_layers = settings.count(*_LAYERS, maximum=MAX_LAYERS) or 0
     return {
         "moe_layer_freq": [
             int((layer + 1) % (step or 1) == 0 and layer not in (dense or ())) for layer in range(num_layers)
@@ -81,10 +89,10 @@ def _which_layers(config: Mapping[str, Any], file: str) -> dict[str, Any]:
     }
 
 
-def _layer_numbers(config: Mapping[str, Any], key: str, file: str) -> list[int] | None:
-    value = config.get(key)
+def _layer_numbers(settings: Settings, key: str) -> list[int] | None:
+    value = settings.raw(key)[1]
     if value is None:
         return None
     if not isinstance(value, list) or not all(type(entry) is int and entry >= 0 for entry in value):
-        raise ScenarioError(f"found {value!r}; a list of layer numbers is needed", file=file, key=key)
+        raise settings.refuse(key, f"found {value!r}; a list of layer numbers is needed")
     return value
