@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
 
 from pipesim.errors import ScenarioError
@@ -36,14 +37,18 @@ def read(request: Request) -> Facts:
         Not such a file, sizes that are missing, or a model that is not modelled.
     """
     path = request.paths[0]
-    names = assignments(parsed(read_text(path), file=str(path)).body, {})
+    module = parsed(read_text(path), file=str(path))
+    names = assignments(module.body, {})
     for section in _SECTIONS:
         if not isinstance(names.get(section), dict):
             raise ScenarioError(
                 f"holds no {section} = dict(...), as InternEvo's files do", file=str(path), key=section
             )
-    constants = {name for name in names if name.isupper()}
-    settings = request.settings({key: names[key] for key in names if key not in constants}, str(path))
+    read_elsewhere = {
+        node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
+    own = {key: value for key, value in names.items() if not (key.isupper() and key in read_elsewhere)}
+    settings = request.settings(own, str(path))
     facts = request.facts("InternEvo")
     read_sizes(settings, facts, _SIZES)
     facts.pipeline = (

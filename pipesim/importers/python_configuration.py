@@ -92,9 +92,17 @@ class PythonConfiguration:
             targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
             for target in targets:
                 self._assign(target, self._value(statement.value, names, depth), names)
-        elif isinstance(statement, (ast.If, ast.For, ast.While, ast.With, ast.Try, ast.AugAssign)):
-            head = ast.unparse(statement).splitlines()[0]
-            self.not_followed[f"line {statement.lineno}"] = f"{head[:80]} is not followed"
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            called = statement.value.func
+            self._value(statement.value, names, depth)
+            if not (isinstance(called, ast.Name) and called.id in self._functions):
+                self._pass_over(statement)
+        elif not isinstance(statement, (ast.Expr, ast.Assert, ast.Import, ast.ImportFrom, ast.Pass)):
+            self._pass_over(statement)
+
+    def _pass_over(self, statement: ast.stmt | ast.Call) -> None:
+        head = ast.unparse(statement).splitlines()[0]
+        self.not_followed[f"line {statement.lineno}"] = f"{head[:80]} is not followed"
 
     def _assign(self, target: ast.expr, value: Any, names: dict[str, Any]) -> None:
         if isinstance(target, ast.Name):
@@ -138,6 +146,8 @@ class PythonConfiguration:
             function = self._functions[node.func.id]
             given = dict(zip([argument.arg for argument in function.args.args], plain, strict=False))
             return self._run(function, given | words, depth + 1)
+        if not plain and not words and ast.unparse(node.func).rpartition(".")[2].strip("_")[:1].islower():
+            self._pass_over(node)
         before: dict[str, Any] = {}
         if isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Call):
             inner = self._value(node.func.value, names, depth)
