@@ -220,6 +220,8 @@ def _experts(settings: Settings, facts: Facts, model: dict[str, Any]) -> dict[st
         return {}
     experts.setdefault("num_experts_per_tok", 2)
     experts.setdefault("moe_intermediate_size", model["intermediate_size"])
+    if settings.is_stated("model.moe_layer_freq"):
+        return experts
     if frequency is not None:
         layers = _layer_frequency(frequency, settings)
         experts["moe_layer_freq"] = layers if isinstance(layers, int) else layers + [1] * facts.added_layers

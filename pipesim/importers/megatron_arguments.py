@@ -26,7 +26,7 @@ PER_NODE = ("nproc-per-node", "gpus-per-node", "num-gpus", "gres", "gpus-per-tas
 """Ways to state the GPUs of a node, the surest first: a task may stand for one GPU or for a launcher."""
 _NODE_VARIABLES = ("NNODES", "NUM_NODES", "SLURM_NNODES", "NODES")
 _PER_NODE_VARIABLES = ("GPUS_PER_NODE", "NPROC_PER_NODE")
-_BATCH_OPTION = re.compile(r"^#SBATCH\s+(.*?)(?:\s#.*)?$", re.MULTILINE)
+_BATCH_OPTION = re.compile(r"^#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.MULTILINE)
 _SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
 _NUMBER = re.compile(r"(?:gpu:(?:[A-Za-z][\w.-]*:)?)?([0-9]{1,12})(?:-[0-9]+)?")
 _DEFAULT_IN_TEXT = re.compile(r"\$\{([A-Za-z_]\w*):-?([^{}$]*)\}")
@@ -139,9 +139,7 @@ def _training_arguments(script: Script) -> dict[str, Any]:
         for words in script.commands
         if words not in plain and any(word.partition("=")[0] in _TRAINING for word in words)
     ]
-    if plain:
-        commands.append([word for words in plain for word in words])
-    if not commands:
+    if not commands and not plain:
         texts = [
             value if isinstance(value, list) else value.split() for value in script.variables.values.values()
         ]
@@ -149,14 +147,15 @@ def _training_arguments(script: Script) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for words in commands:
         for name, value in flags_of(_without_unset(words, script)).items():
-            if f"--{name}" in _TRAINING and result.get(name, value) != value:
-                raise ScenarioError(
-                    f"found {_known(value, script)} and {_known(result[name], script)}: there is more than "
-                    "one training command; keep one",
-                    file=script.variables.file,
-                    key=f"--{name}",
-                )
+            other = result.get(name, value)
+            if f"--{name}" in _TRAINING and other != value:
+                found = f"{_known(value, script)} or {_known(other, script)}"
+                value = script.variables.unknown(f"{found}: there is more than one training command")
             result[name] = value
+    for name, value in flags_of(word for words in plain for word in words).items():
+        if f"--{name}" in _TRAINING and result.get(name, value) != value:
+            script.notes[f"--{name}"] = f"{shown(value)} (replaces what the training command is given)"
+        result[name] = value
     return {name: _or_unknown(value, script) for name, value in result.items()}
 
 
@@ -210,7 +209,8 @@ def _from_yaml(document: Any, file: str, define: Mapping[str, str], rest: dict[s
     leaves: dict[str, Any] = {}
     while waiting:
         path, here = waiting.pop()
-        if isinstance(here, dict) or (isinstance(here, list) and any(isinstance(x, dict) for x in here)):
+        below = here and (isinstance(here, dict) or any(isinstance(item, dict) for item in _listed(here)))
+        if below:
             items = here.items() if isinstance(here, dict) else enumerate(here)
             waiting += [(f"{path}.{key}" if path else str(key), value) for key, value in items]
         else:

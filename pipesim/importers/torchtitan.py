@@ -85,15 +85,16 @@ def _of_python(request: Request, text: str) -> dict[str, Any]:
         )
     families = [family for family in _flavors() if name.startswith(family) or family in path.absolute().parts]
     flavor = next((text for text in spec.pop(ARGUMENTS, []) if isinstance(text, str)), None)
-    converters = [
-        item.get(CALLED) if isinstance(item, dict) else item
-        for item in [*(spec.pop("converters", None) or []), *(_listed(values.pop("model_converters", None)))]
-    ]
+    used = [*(spec.pop("converters", None) or []), *_listed(values.pop("model_converters", None))]
+    converters = [item.get(CALLED) if isinstance(item, dict) else item for item in used]
+    of_converters = {
+        f"converter {number}": _plain(item) for number, item in enumerate(used) if isinstance(item, dict)
+    }
     spec.pop(CALLED, None)
     model = {"name": families[0] if families else None, "flavor": spec.pop("flavor", flavor), **spec}
     request.settings(configuration.not_followed, str(path))
     plain = {key: _plain(value) for key, value in values.items() if key not in (CALLED, ARGUMENTS)}
-    return plain | {"model": model | {"converters": converters}}
+    return plain | {"model": model | of_converters | {"converters": converters}}
 
 
 def _listed(value: Any) -> list[Any]:

@@ -195,7 +195,11 @@ class Settings:
             return None
         if self._numbers_are_text and isinstance(value, str) and _WHOLE.fullmatch(value):
             value = int(value)
-        return as_count(value, file=self.file, key=path, minimum=minimum, maximum=maximum)
+        try:
+            return as_count(value, file=self.file, key=path, minimum=minimum, maximum=maximum)
+        except ScenarioError as error:
+            way_out = f"; --set {sets}=N states it" if sets else f"; --ignore {path} reads on without it"
+            raise self.refuse(path, error.message + way_out) from None
 
     def required(self, *paths: str, what: str, sets: str = "", maximum: int = LARGEST_COUNT) -> int:
         """Read a count that must be there.
