@@ -354,8 +354,9 @@ def test_experts_that_one_node_does_not_hold(tmp_path: Path) -> None:
         ("neox", "a.yml", '"attention_config": [[["mamba"], 32]]', "found mamba", "attention_config"),
         ("neox", "a.yml", '"attention_config": [[["sparse_fixed"], 32]]', "sparse", "attention_config"),
         ("hf", "c.json", '"layer_types": ["linear_attention", "full_attention"]', "linear", "layer_types"),
-        ("hf", "c.json", '"kind": 1, "model_type": "qwen3_next"', "linear attention", ""),
-        ("hf", "c.json", '"kind": 1, "model_type": "t5"', "an encoder", ""),
+        ("hf", "c.json", '"kind": 1, "model_type": "qwen3_next"', "linear attention", "model_type"),
+        ("hf", "c.json", '"kind": 1, "model_type": "my_llama"', "known decoders", "model_type"),
+        ("hf", "c.json", '"kind": 1, "model_type": "t5"', "an encoder", "model_type"),
         ("hf", "c.json", '"index_topk": 2048', "sparse attention", "index_topk"),
     ],
 )

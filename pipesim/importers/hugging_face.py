@@ -19,7 +19,7 @@ def read(request: Request) -> Facts:
     ScenarioError
         As for `read_hf_model`.
     """
-    read_model = read_hf_model(request.paths[0], ignore=request.ignore)
+    read_model = read_hf_model(request.paths[0], ignore=request.ignore, stated=request.stated)
     request.ignore = ()
     model = read_model.fields
     facts = request.facts("Hugging Face", model["name"])

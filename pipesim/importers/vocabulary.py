@@ -73,9 +73,8 @@ def embedding_rows(
     if known is None:
         known = Tokenizer(GPT2, "the GPT-2 tokenizer")
         facts.placeholders["model.vocab_size"] = (
-            f"{unknown}, so GPT-2's {GPT2} stand in; rows count in the memory of the first and the last "
-            "stage and in the head's time, as much as a third of a layer for every 10000; "
-            "--set model.vocab_size=N states them with the padding"
+            f"{unknown}, so GPT-2's {GPT2} stand in: hidden_size weights a row in the first and in the last "
+            "stage's memory, and in the head's time; --set model.vocab_size=N states them with the padding"
         )
     rows = padded(known.num_tokens, divisor, facts.tensor)
     facts.inferred["model.vocab_size"] = (

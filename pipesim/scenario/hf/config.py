@@ -42,7 +42,9 @@ def read_hf_config(path: str | Path) -> dict[str, Any]:
     return read_hf_model(path).fields
 
 
-def read_hf_model(path: str | Path, *, ignore: Iterable[str] = ()) -> HfModel:
+def read_hf_model(
+    path: str | Path, *, ignore: Iterable[str] = (), stated: Mapping[str, Any] | None = None
+) -> HfModel:
     """Read a Hugging Face configuration of a decoder-only transformer.
 
     Parameters
@@ -51,7 +53,9 @@ def read_hf_model(path: str | Path, *, ignore: Iterable[str] = ()) -> HfModel:
         The ``config.json`` of a family in `pipesim.scenario.hf.families`; of a model for pictures the part
         that reads text. Without a ``model_type`` the keys decide between the GPT-2 and the Llama form.
     ignore : iterable of str
-        Keys to be read on without.
+        Keys to be read on without; without ``model_type`` the keys decide.
+    stated : Mapping, optional
+        Values by the scenario's keys, which go before what the configuration says.
 
     Returns
     -------
@@ -70,9 +74,10 @@ def read_hf_model(path: str | Path, *, ignore: Iterable[str] = ()) -> HfModel:
     inner: dict[str, Any] = parts[0] if parts else {}
     config = {key: value for key, value in document.items() if document.get(key) is not inner} | inner
     known = known_settings(Path(__file__).with_name("known.yaml"))
-    family = _family(config, file)
     ignore = tuple(ignore)
-    settings = Settings({**family.defaults, **config}, file, known=known, ignore=ignore)
+    family = _family(config, file, ignored="model_type" in ignore)
+    values = {**family.defaults, **config}
+    settings = Settings(values, file, known=known, ignore=ignore, stated=stated)
     missing = set(ignore) - settings.ignored
     if missing:
         raise ScenarioError(f"{min(missing)} is not there", file=file, key="--ignore")
@@ -95,7 +100,13 @@ def read_hf_model(path: str | Path, *, ignore: Iterable[str] = ()) -> HfModel:
 def _shape(settings: Settings, family: Family) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, names in _SIZES.items():
-        size = settings.count(*names) if key not in _NEEDED else settings.required(*names, what=_what(key))
+        sets = f"model.{key}"
+        needed = key in _NEEDED
+        size = (
+            settings.required(*names, what=_what(key), sets=sets)
+            if needed
+            else settings.count(*names, sets=sets)
+        )
         if size is not None:
             fields[key] = size
     if settings.flag("multi_query") and not settings.flag("new_decoder_architecture"):
@@ -103,7 +114,10 @@ def _shape(settings: Settings, family: Family) -> dict[str, Any]:
     fields |= expert_fields(settings, inner=fields.get("intermediate_size"))
     if "intermediate_size" not in fields:
         if family.default_ffn_factor is None:
-            raise settings.refuse("intermediate_size", "missing; needed: width of the MLP")
+            raise settings.refuse(
+                "intermediate_size",
+                "missing; needed: width of the MLP; --set model.intermediate_size=N states it",
+            )
         fields["intermediate_size"] = family.default_ffn_factor * fields["hidden_size"]
     width = settings.count("word_embed_proj_dim")
     if width is not None and width != fields["hidden_size"]:
@@ -152,18 +166,21 @@ def _what(key: str) -> str:
     }.get(key, "rows of the token embedding")
 
 
-def _family(config: Mapping[str, Any], file: str) -> Family:
+def _family(config: Mapping[str, Any], file: str, *, ignored: bool) -> Family:
     model_type = config.get("model_type")
-    if model_type is None:
+    if model_type is None or ignored:
         if "n_embd" in config:
             return GPT2
-        if "rms_norm_eps" in config or config.get("hidden_act") == "silu":
+        if ignored or "rms_norm_eps" in config or config.get("hidden_act") == "silu":
             return LLAMA
         raise ScenarioError(f"missing; known: {', '.join(FAMILIES)}", file=file, key="model_type")
     plain = str(model_type).lower()
     if plain in REFUSED:
         raise ScenarioError(
-            f"found {model_type!r}, which has {REFUSED[plain]}: not modelled", file=file, key="model_type"
+            f"found {model_type!r}, which has {REFUSED[plain]}: not modelled; --ignore model_type reads it "
+            "as a model of Llama's form all the same",
+            file=file,
+            key="model_type",
         )
     if not isinstance(model_type, str) or plain not in FAMILIES:
         raise ScenarioError(
