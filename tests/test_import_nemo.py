@@ -164,6 +164,12 @@ def test_nemo_table(tmp_path: Path, row: str, gpus: int, sizes: tuple[int, ...],
     assert scenario.batch.num_microbatches == microbatches
 
 
+def test_embedding_and_head_count_where_the_layers_alone_do_not_divide() -> None:
+    """Llama 3.1 405B has 126 layers on 64 stages; NeMo's recipe counts both ends as a layer."""
+    mapping = import_files("nemo", DATA / "nemo_h100.csv", row="2").mapping
+    assert mapping["layers"] == [1, *[2] * 62, 1]
+
+
 def test_nemo_table_names_what_is_wrong_with_a_row() -> None:
     path = DATA / "nemo_table.csv"
     wrong = [(number, problem) for number, _, problem in describe_rows(path) if problem]

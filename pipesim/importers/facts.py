@@ -194,8 +194,21 @@ def refuse_lost_layers(
     )
 
 
-def cut_evenly(facts: Facts, num_layers: int, chunks: int, *, file: str, key: str) -> None:
-    """Set the chunks of a rank and the 1F1B that runs them.
+def cut_evenly(
+    facts: Facts, num_layers: int, chunks: int, *, file: str, key: str, first: int = 0, last: int = 0
+) -> None:
+    """Set the chunks of a rank, the 1F1B that runs them, and the layers of each stage where they differ.
+
+    Parameters
+    ----------
+    facts : Facts
+        With the pipeline's size.
+    num_layers, chunks : int
+        Layers of the model, chunks of a rank.
+    file, key : str
+        For messages.
+    first, last : int
+        1 where the embedding, or the head, counts as a layer of its stage.
 
     Raises
     ------
@@ -205,4 +218,14 @@ def cut_evenly(facts: Facts, num_layers: int, chunks: int, *, file: str, key: st
     facts.virtual_stages = chunks
     facts.schedule = "interleaved-1f1b" if chunks > 1 else "1f1b"
     what = f"stages (pipeline {facts.pipeline} x virtual {chunks})"
-    refuse_lost_layers(facts, num_layers, facts.num_stages, what=what, file=file, key=key)
+    stages, counted = facts.num_stages, num_layers + first + last
+    refuse_lost_layers(facts, counted, stages, what=what, file=file, key=key, total=num_layers)
+    if (first or last) and stages > 1 and "layers" not in facts.stated:
+        layers = [counted // stages] * stages
+        layers[0] -= first
+        layers[-1] -= last
+        facts.layers = layers
+        facts.inferred["layers"] = (
+            f"{joined(layers)} on {stages} stages (the {'embedding' if first else ''}"
+            f"{' and the ' if first and last else ''}{'head' if last else ''} counted as a layer each)"
+        )

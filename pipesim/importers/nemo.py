@@ -127,7 +127,9 @@ def _cut(facts: Facts, settings: Settings) -> None:
         facts.schedule = "interleaved-1f1b" if chunks > 1 else "1f1b"
         _uneven(facts, settings, num_layers, ends)
         return
-    cut_evenly(facts, num_layers, chunks, file=settings.file, key="model.num_layers")
+    first = settings.flag("model.account_for_embedding_in_pipeline_split")
+    last = settings.flag("model.account_for_loss_in_pipeline_split")
+    cut_evenly(facts, num_layers, chunks, file=settings.file, key="model.num_layers", first=first, last=last)
 
 
 def _uneven(facts: Facts, settings: Settings, num_layers: int, ends: dict[str, int | None]) -> None:

@@ -163,7 +163,10 @@ def _facts(row: Mapping[str, str], number: int, request: Request) -> Facts:
     facts.optimizer = "sharded"
     facts.inferred["optimizer"] = "sharded, as in NeMo's recipes"
     num_layers = _model(facts, cells)
-    cut_evenly(facts, num_layers, chunks, file=cells.file, key=f"row {number}")
+    stages = facts.pipeline * chunks
+    # NeMo's recipes count embedding and head as layers where the layers alone do not fall to the stages.
+    ends = int(num_layers % stages > 0 and (num_layers + 2) % stages == 0)
+    cut_evenly(facts, num_layers, chunks, file=cells.file, key=f"row {number}", first=ends, last=ends)
     return facts
 
 
