@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError
 from pipesim.importers.completing import Imported
-from pipesim.importers.writing import scenario_text
+from pipesim.importers.scenario_file import scenario_text
 from pipesim.scenario import load_scenario
 
 HF = Path(__file__).parents[1] / "scenarios" / "configs" / "llama3-70b.json"

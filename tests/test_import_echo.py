@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from pipesim.cli.app import app
 from pipesim.errors import ScenarioError
 from pipesim.importers.readers import READERS, import_files
-from pipesim.importers.writing import scenario_text
+from pipesim.importers.scenario_file import scenario_text
 from pipesim.scenario.loading import parse_yaml
 
 SHIPPED = Path(__file__).parents[1] / "scenarios" / "configs" / "llama3-70b.json"

@@ -12,7 +12,7 @@ from import_samples import refusal
 
 from pipesim.errors import ScenarioError
 from pipesim.importers.readers import import_files
-from pipesim.importers.writing import scenario_text
+from pipesim.importers.scenario_file import scenario_text
 from pipesim.scenario import load_scenario, read_hf_config, scenario_from_mapping
 from pipesim.scenario.loading import parse_yaml
 

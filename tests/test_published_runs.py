@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.importers.readers import import_files
-from pipesim.importers.writing import scenario_text
+from pipesim.importers.scenario_file import scenario_text
 
 TABLE = [DATA / "megatron_table_sizes.sh", DATA / "megatron_table_arguments.sh"]
 A100 = ["cluster.accelerator=a100-sxm-80"]

@@ -14,7 +14,7 @@ from pipesim.importers.megatron_arguments import NODES, PER_NODE, Arguments, rea
 from pipesim.importers.megatron_cut import cut
 from pipesim.importers.megatron_memory import read_memory
 from pipesim.importers.request import NEEDED, Request, read_shape, read_sizes
-from pipesim.importers.vocabulary import GPT2, Tokenizer, embedding_rows, tokens_of
+from pipesim.importers.tokenizers import GPT2, Tokenizer, embedding_rows, tokens_of
 from pipesim.scenario.counts import MAX_LAYERS
 from pipesim.scenario.settings import Settings
 

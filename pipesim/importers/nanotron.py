@@ -7,7 +7,7 @@ from typing import Any
 from pipesim.errors import ScenarioError
 from pipesim.importers.facts import Facts, Limit, product
 from pipesim.importers.request import NEEDED, Request, read_shape, read_sizes
-from pipesim.importers.vocabulary import padded
+from pipesim.importers.tokenizers import padded
 from pipesim.scenario.counts import shown
 from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.settings import Settings

@@ -14,7 +14,7 @@ from pipesim.importers.nemo_recipe import recipe_settings
 from pipesim.importers.nemo_table import read_table
 from pipesim.importers.python_configuration import with_overrides
 from pipesim.importers.request import NEEDED, Request, read_shape, read_sizes
-from pipesim.importers.vocabulary import embedding_rows, tokens_of
+from pipesim.importers.tokenizers import embedding_rows, tokens_of
 from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.presets import get_preset
 from pipesim.scenario.settings import Settings

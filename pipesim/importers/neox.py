@@ -16,7 +16,7 @@ from pipesim.importers.deepspeed import (
 from pipesim.importers.facts import Facts
 from pipesim.importers.gpus_in_comments import take_gpus_from_comments
 from pipesim.importers.request import NEEDED, Request, read_shape, read_sizes
-from pipesim.importers.vocabulary import embedding_rows, tokens_of
+from pipesim.importers.tokenizers import embedding_rows, tokens_of
 from pipesim.scenario.counts import MAX_LAYERS
 from pipesim.scenario.loading import parse_yaml, read_text
 from pipesim.scenario.settings import Settings

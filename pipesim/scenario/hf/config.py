@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
+from pipesim.scenario.hf.experts import expert_fields, latent_attention_fields
 from pipesim.scenario.hf.families import FAMILIES, GPT2, LLAMA, REFUSED, Family
-from pipesim.scenario.hf.layers import expert_fields, latent_attention_fields
 from pipesim.scenario.json_text import read_json_object
 from pipesim.scenario.settings import Settings, known_settings
 
