@@ -66,12 +66,11 @@ def _sharding(settings: Settings, facts: Facts) -> str:
 
 def _formats(settings: Settings, facts: Facts) -> None:
     """Set what products compute in and what each parameter takes; 2, 4 and 12 bytes are the usual."""
+    in_bf16, in_fp16 = settings.flag("bf16"), settings.flag("fp16")
     if settings.text("fp8-format", "fp8") is not None:
         facts.precision["compute"] = "fp8"
-    elif settings.flag("bf16"):
-        facts.precision["compute"] = "bf16"
-    elif settings.flag("fp16"):
-        facts.precision["compute"] = "fp16"
+    elif in_bf16 or in_fp16:
+        facts.precision["compute"] = "bf16" if in_bf16 else "fp16"
     else:
         facts.placeholders["precision"] = "neither --bf16 nor --fp16: fp32 is not modelled, bf16 is taken"
     gradients = settings.text("main-grads-dtype")

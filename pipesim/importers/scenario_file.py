@@ -11,7 +11,21 @@ from pipesim.importers.completing import Imported
 from pipesim.scenario.counts import clean
 
 WIDTH = 150
-OFF = ("false", "nothing", "0", "0.0", "'0'", "'none'", "'None'", "''", "[]", "{}", "'false'", "'null'")
+OFF = (
+    "false",
+    "nothing",
+    "0",
+    "0.0",
+    "'0'",
+    "'0.0'",
+    "'none'",
+    "'None'",
+    "''",
+    "[]",
+    "{}",
+    "'false'",
+    "'null'",
+)
 
 
 def note_lines(notes: Mapping[str, str]) -> list[str]:
