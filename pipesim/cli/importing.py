@@ -12,7 +12,7 @@ from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs, write_text
 from pipesim.importers.completing import Imported
 from pipesim.importers.readers import READERS, import_files
-from pipesim.importers.writing import note_lines, scenario_text
+from pipesim.importers.scenario_file import note_lines, scenario_text
 
 Tool = Annotated[str, typer.Argument(metavar="FORMAT", help=f"One of {', '.join(READERS)}.")]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="The tool's files.")]
