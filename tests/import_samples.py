@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.writing import scenario_text
+from pipesim.importers.scenario_file import scenario_text
 from pipesim.scenario import ResolvedScenario, load_scenario
 
 DATA = Path(__file__).parent / "data" / "imports"

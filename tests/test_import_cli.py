@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError
-from pipesim.importers.facts import Imported
-from pipesim.importers.writing import scenario_text
+from pipesim.importers.completing import Imported
+from pipesim.importers.scenario_file import scenario_text
 from pipesim.scenario import load_scenario
 
 HF = Path(__file__).parents[1] / "scenarios" / "configs" / "llama3-70b.json"
@@ -97,7 +97,10 @@ def test_row_gpus_define_set_and_json(tmp_path: Path) -> None:
         (["nemo", str(DATA / "nemo_table.csv"), "--row", "4", "--gpus", "8"], "a table states its GPUs"),
         (["megatron", str(DATA / "megatron_175b.sh"), "--define", "x"], "NAME=VALUE is needed"),
         (["megatron", str(DATA / "megatron_175b.sh"), "--define", "a b=1"], "NAME=VALUE is needed"),
-        (["megatron", str(DATA / "megatron_175b.sh"), "--set", "parallel.data=7"], "but the cluster has"),
+        (
+            ["megatron", str(DATA / "megatron_175b.sh"), "--set", "parallel.data=7"],
+            "not a multiple of micro 1 x data 7",
+        ),
         (["megatron", "no-such-file.sh"], "no-such-file.sh: cannot be read: no such file"),
         (["megatron", str(DATA)], "is a directory"),
     ],

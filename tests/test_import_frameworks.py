@@ -9,16 +9,14 @@ from typing import Any
 import pytest
 from import_samples import DATA, changed, refusal, written
 
-from pipesim.importers.deepspeed import filled_layers, read_deepspeed
-from pipesim.importers.nanotron import read_nanotron
-from pipesim.importers.neox import read_neox
-from pipesim.importers.torchtitan import read_torchtitan
+from pipesim.importers.deepspeed import filled_layers
+from pipesim.importers.readers import import_files
 
 # torchtitan
 
 
 def test_torchtitan_405b_fills_its_degree_from_the_world(tmp_path: Path) -> None:
-    imported = read_torchtitan([DATA / "torchtitan_405b.toml"])
+    imported = import_files("torchtitan", [DATA / "torchtitan_405b.toml"])
     scenario = written(imported, tmp_path)
     parallel = scenario.parallel
     assert (parallel.tensor, parallel.pipeline, parallel.context, parallel.data) == (8, 1, 1, 16)
@@ -27,11 +25,14 @@ def test_torchtitan_405b_fills_its_degree_from_the_world(tmp_path: Path) -> None
     assert (scenario.model.num_hidden_layers, scenario.model.seq_length) == (126, 8192)
     assert (scenario.recompute, scenario.precision.compute) == ("full", "fp8")
     assert "128 H100 GPUs" in imported.inferred["number of GPUs"]
-    assert read_torchtitan([DATA / "torchtitan_405b.toml"], num_gpus=64).mapping["parallel"]["data"] == 8
+    assert (
+        import_files("torchtitan", [DATA / "torchtitan_405b.toml"], num_gpus=64).mapping["parallel"]["data"]
+        == 8
+    )
 
 
 def test_torchtitan_microbatches_of_2024_are_the_pipeline_degree(tmp_path: Path) -> None:
-    imported = read_torchtitan([DATA / "torchtitan_405b_2024.toml"])
+    imported = import_files("torchtitan", [DATA / "torchtitan_405b_2024.toml"])
     scenario = written(imported, tmp_path)
     parallel, batch = scenario.parallel, scenario.batch
     assert (parallel.tensor, parallel.pipeline, parallel.data, parallel.virtual_stages) == (8, 8, 8, 2)
@@ -55,7 +56,7 @@ def test_torchtitan_microbatches(
     tmp_path: Path, replacements: list[tuple[str, str]], microbatches: int, micro: int
 ) -> None:
     scenario = written(
-        read_torchtitan([changed(tmp_path, "torchtitan_405b_2024.toml", *replacements)]), tmp_path
+        import_files("torchtitan", [changed(tmp_path, "torchtitan_405b_2024.toml", *replacements)]), tmp_path
     )
     assert (scenario.batch.num_microbatches, scenario.batch.micro) == (microbatches, micro)
 
@@ -74,7 +75,7 @@ def test_torchtitan_microbatches(
 )
 def test_torchtitan_schedules(tmp_path: Path, stated: str, name: str, chunks: int) -> None:
     path = changed(tmp_path, "torchtitan_405b_2024.toml", ("Interleaved1F1B", stated))
-    mapping = read_torchtitan([path]).mapping
+    mapping = import_files("torchtitan", [path]).mapping
     assert (mapping["schedule"], mapping["parallel"]["virtual_stages"]) == (name, chunks)
     assert sum(mapping["layers"]) == 126
 
@@ -92,7 +93,7 @@ def test_torchtitan_schedules(tmp_path: Path, stated: str, name: str, chunks: in
 def test_torchtitan_layers(tmp_path: Path, line: str, layers: list[int]) -> None:
     path = changed(tmp_path, "torchtitan_405b_2024.toml", ("[experimental]", f"[experimental]\n{line}"))
     assert sum(layers) == 126
-    assert read_torchtitan([path]).mapping["layers"] == layers
+    assert import_files("torchtitan", [path]).mapping["layers"] == layers
 
 
 def test_torchtitan_launch_script_wins(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_torchtitan_launch_script_wins(tmp_path: Path) -> None:
         "  --parallelism.pipeline_parallel_degree $PP --parallelism.data-parallel-shard-degree=2 \\\n"
         "  --training.local_batch_size 16\n"
     )
-    imported = read_torchtitan([DATA / "torchtitan_405b.toml", script])
+    imported = import_files("torchtitan", [DATA / "torchtitan_405b.toml", script])
     parallel = imported.mapping["parallel"]
     assert (parallel["pipeline"], parallel["data"]) == (8, 2)
     assert (
@@ -137,13 +138,13 @@ def test_torchtitan_refusals(
     tmp_path: Path, replacements: list[tuple[str, str]], options: dict[str, Any], words: str
 ) -> None:
     path = changed(tmp_path, "torchtitan_405b_2024.toml", *replacements)
-    assert words in refusal(read_torchtitan, [path], **options)
+    assert words in refusal(import_files, "torchtitan", [path], **options)
 
 
 def test_torchtitan_schedule_csv_beside_the_file(tmp_path: Path) -> None:
     csv = ('"Interleaved1F1B"', '"PipelineScheduleMulti"\npipeline_parallel_schedule_csv = "order.csv"')
     path = changed(tmp_path, "torchtitan_405b_2024.toml", csv)
-    assert read_torchtitan([path]).mapping["schedule"] == {"csv": str(tmp_path / "order.csv")}
+    assert import_files("torchtitan", [path]).mapping["schedule"] == {"csv": str(tmp_path / "order.csv")}
 
 
 # DeepSpeed
@@ -151,7 +152,7 @@ def test_torchtitan_schedule_csv_beside_the_file(tmp_path: Path) -> None:
 
 def test_deepspeed_json_with_arguments(tmp_path: Path) -> None:
     files = [DATA / "deepspeed.json", DATA / "deepspeed_arguments.txt"]
-    scenario = written(read_deepspeed(files, num_gpus=8), tmp_path)
+    scenario = written(import_files("deepspeed", files, num_gpus=8), tmp_path)
     assert scenario.model is not None
     assert (scenario.model.num_hidden_layers, scenario.model.hidden_size) == (24, 1024)
     assert (scenario.parallel.tensor, scenario.parallel.pipeline, scenario.parallel.data) == (2, 2, 2)
@@ -160,7 +161,7 @@ def test_deepspeed_json_with_arguments(tmp_path: Path) -> None:
 
 
 def test_deepspeed_json_alone_leaves_placeholders(tmp_path: Path) -> None:
-    imported = read_deepspeed([DATA / "deepspeed.json"])
+    imported = import_files("deepspeed", [DATA / "deepspeed.json"])
     scenario = written(imported, tmp_path)
     assert (scenario.batch.micro, scenario.batch.global_size) == (1, 16)
     assert scenario.optimizer == "sharded"
@@ -175,13 +176,15 @@ def test_deepspeed_hides_reductions_with_zero_1_and_no_pipeline(
 ) -> None:
     stated = ('"stage": 1', f'"stage": {stage}, "overlap_comm": true')
     files = [changed(tmp_path, "deepspeed.json", stated)]
-    imported = read_deepspeed([*files, DATA / "deepspeed_arguments.txt"] if arguments else files, num_gpus=8)
+    imported = import_files(
+        "deepspeed", [*files, DATA / "deepspeed_arguments.txt"] if arguments else files, num_gpus=8
+    )
     assert written(imported, tmp_path).parallel.overlap_gradients == hidden
     assert ("zero_optimization.overlap_comm" in imported.not_used) != hidden
 
 
 def test_deepspeed_json_inside_a_script(tmp_path: Path) -> None:
-    scenario = written(read_deepspeed([DATA / "deepspeed_bloom.sh"]), tmp_path)
+    scenario = written(import_files("deepspeed", [DATA / "deepspeed_bloom.sh"]), tmp_path)
     parallel = scenario.parallel
     assert (parallel.tensor, parallel.pipeline, parallel.data) == (4, 12, 8)
     assert scenario.batch.num_microbatches == 128
@@ -194,7 +197,7 @@ def test_deepspeed_json_inside_a_script(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("total", "microbatches"), [(512, 32), (1024, 64), (1536, 96), (2048, 128)])
 def test_deepspeed_bloom_tuning_grid(total: int, microbatches: int) -> None:
-    imported = read_deepspeed([DATA / "deepspeed_bloom.sh"], define={"GLOBAL": str(total)})
+    imported = import_files("deepspeed", [DATA / "deepspeed_bloom.sh"], define={"GLOBAL": str(total)})
     assert imported.inferred["batch.microbatches"].startswith(f"{microbatches} ")
 
 
@@ -234,7 +237,7 @@ def test_deepspeed_refusals(
     text = text if "--hidden-size" not in arguments else ""
     (tmp_path / "arguments.txt").write_text(f"{text}\n{arguments}\n")
     files = [tmp_path / "ds.json", tmp_path / "arguments.txt"]
-    assert words in refusal(read_deepspeed, files, **options)
+    assert words in refusal(import_files, "deepspeed", files, **options)
 
 
 @pytest.mark.parametrize(
@@ -252,14 +255,14 @@ def test_deepspeed_refusals(
 def test_deepspeed_other_files(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "ds.json"
     path.write_text(text)
-    assert words in refusal(read_deepspeed, [path])
+    assert words in refusal(import_files, "deepspeed", [path])
 
 
 # GPT-NeoX
 
 
 def test_neox_20b(tmp_path: Path) -> None:
-    imported = read_neox([DATA / "neox_20b.yml"])
+    imported = import_files("neox", [DATA / "neox_20b.yml"])
     scenario = written(imported, tmp_path)
     model, parallel = scenario.model, scenario.parallel
     assert model is not None
@@ -281,10 +284,10 @@ def test_neox_files_add_up_and_snake_case_is_the_same(tmp_path: Path) -> None:
     first = changed(tmp_path, "neox_20b.yml", ('  "pipe-parallel-size": 4,\n', ""))
     second = tmp_path / "local.yml"
     second.write_text("pipe_parallel_size: 2  # fewer ranks\n")
-    mapping = read_neox([first, second], num_gpus=16).mapping
+    mapping = import_files("neox", [first, second], num_gpus=16).mapping
     assert (mapping["parallel"]["pipeline"], mapping["parallel"]["data"]) == (2, 4)
     second.write_text('{"pipe_parallel_size": 2, "num_layers": 3}')
-    assert "num_layers: is stated twice" in refusal(read_neox, [first, second])
+    assert "num_layers: is stated twice" in refusal(import_files, "neox", [first, second])
 
 
 @pytest.mark.parametrize(
@@ -305,14 +308,14 @@ def test_neox_files_add_up_and_snake_case_is_the_same(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_neox_refusals(tmp_path: Path, replacements: list[tuple[str, str]], words: str) -> None:
-    assert words in refusal(read_neox, [changed(tmp_path, "neox_20b.yml", *replacements)])
+    assert words in refusal(import_files, "neox", [changed(tmp_path, "neox_20b.yml", *replacements)])
 
 
 # nanotron
 
 
 def test_nanotron(tmp_path: Path) -> None:
-    scenario = written(read_nanotron(DATA / "nanotron_tiny.yaml"), tmp_path)
+    scenario = written(import_files("nanotron", DATA / "nanotron_tiny.yaml"), tmp_path)
     model, parallel = scenario.model, scenario.parallel
     assert model is not None
     assert (model.num_hidden_layers, model.hidden_size, model.vocab_size) == (28, 2048, 128256)
@@ -330,7 +333,7 @@ def test_nanotron_pipeline(tmp_path: Path) -> None:
         ("pp_engine: 1f1b", "pp_engine: afab"),
         ("zero_stage: 0", "zero_stage: 1"),
     )
-    mapping = read_nanotron(path).mapping
+    mapping = import_files("nanotron", path).mapping
     assert (mapping["schedule"], mapping["layers"], mapping["optimizer"]) == ("gpipe", "balanced", "sharded")
     assert mapping["batch"] == {"global": 96, "micro": 3}
 
@@ -338,7 +341,7 @@ def test_nanotron_pipeline(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("replacements", "options", "words"),
     [
-        ([("  pp: 1\n", "  pp: 8\n")], {}, "found 1; nanotron's 1F1B on 8 ranks needs at least 7"),
+        ([("  pp: 1\n", "  pp: 8\n")], {}, "asks for at least pipeline ranks - 1 microbatches"),
         ([("  dp: 4\n", "  dp: 10\n"), ("  pp: 1\n", "  pp: 35\n"), ("  tp: 2\n", "  tp: 16\n"),
           ("replica: 1", "replica: 192"), ("layers: 28", "layers: 105")], {"num_gpus": 3360},
          "tensor 16 x pipeline 35 x data 10 = 5600, but the run has 3360 GPUs"),
@@ -353,4 +356,6 @@ def test_nanotron_pipeline(tmp_path: Path) -> None:
 def test_nanotron_refusals(
     tmp_path: Path, replacements: list[tuple[str, str]], options: dict[str, Any], words: str
 ) -> None:
-    assert words in refusal(read_nanotron, changed(tmp_path, "nanotron_tiny.yaml", *replacements), **options)
+    assert words in refusal(
+        import_files, "nanotron", changed(tmp_path, "nanotron_tiny.yaml", *replacements), **options
+    )

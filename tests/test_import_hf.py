@@ -11,7 +11,8 @@ import pytest
 from import_samples import refusal
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.hugging_face import hf_scenario_text, import_hf
+from pipesim.importers.readers import import_files
+from pipesim.importers.scenario_file import scenario_text
 from pipesim.scenario import load_scenario, read_hf_config, scenario_from_mapping
 from pipesim.scenario.loading import parse_yaml
 
@@ -254,7 +255,7 @@ def test_a_scenario_takes_the_file_beside_it(tmp_path: Path) -> None:
 )
 def test_the_written_scenario_runs_as_it_is(tmp_path: Path, config: dict[str, Any]) -> None:
     path = tmp_path / "out.yaml"
-    path.write_text(hf_scenario_text(write(tmp_path, config)))
+    path.write_text(scenario_text(import_files("hf", write(tmp_path, config))))
     scenario = load_scenario(path)
     assert scenario.cluster is not None
     assert scenario.model is not None
@@ -274,7 +275,7 @@ def _line(lines: list[str], start: str) -> int:
 
 
 def test_what_the_user_sets_is_no_placeholder(tmp_path: Path) -> None:
-    imported = import_hf(write(tmp_path, LLAMA), overrides=["cluster.accelerator=a100-sxm-80"])
+    imported = import_files("hf", write(tmp_path, LLAMA), overrides=["cluster.accelerator=a100-sxm-80"])
     assert "cluster.accelerator" not in imported.placeholders
     assert "cluster.num_nodes" in imported.placeholders
 

@@ -9,7 +9,7 @@ import pytest
 from import_samples import DATA, refusal, written
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.megatron import read_megatron
+from pipesim.importers.readers import import_files
 
 ARGUMENTS = {
     "num-layers": 24,
@@ -47,7 +47,7 @@ def as_yaml(path: Path, **arguments: Any) -> Path:
 
 
 def test_175b_script_with_arrays(tmp_path: Path) -> None:
-    imported = read_megatron([DATA / "megatron_175b.sh"], define={"NNODES": "192"})
+    imported = import_files("megatron", [DATA / "megatron_175b.sh"], define={"NNODES": "192"})
     scenario = written(imported, tmp_path)
     model, parallel = scenario.model, scenario.parallel
     assert model is not None
@@ -67,7 +67,7 @@ def test_175b_script_with_arrays(tmp_path: Path) -> None:
 
 
 def test_a_template_of_one_node_is_not_taken_at_its_word(tmp_path: Path) -> None:
-    imported = read_megatron([DATA / "megatron_175b.sh"])
+    imported = import_files("megatron", [DATA / "megatron_175b.sh"])
     assert "not filled in" in imported.inferred["launcher"]
     assert "parallel.data" in imported.placeholders
     scenario = written(imported, tmp_path)
@@ -92,7 +92,7 @@ TABLE = {
 def test_table_of_sizes_by_if_and_elif(tmp_path: Path, size: str) -> None:
     nodes, tensor, pipeline, chunks, micro, total, layers, hidden, bubble_percent = TABLE[size]
     files = [DATA / "megatron_table_sizes.sh", DATA / "megatron_table_arguments.sh"]
-    imported = read_megatron(files, define={"SIZE": size})
+    imported = import_files("megatron", files, define={"SIZE": size})
     scenario = written(imported, tmp_path)
     assert scenario.model is not None
     assert scenario.cluster is not None
@@ -110,17 +110,17 @@ def test_table_of_sizes_by_if_and_elif(tmp_path: Path, size: str) -> None:
 
 def test_the_assigned_size_counts_where_none_is_given() -> None:
     files = [DATA / "megatron_table_sizes.sh", DATA / "megatron_table_arguments.sh"]
-    assert read_megatron(files).mapping["model"]["num_hidden_layers"] == 24
+    assert import_files("megatron", files).mapping["model"]["num_hidden_layers"] == 24
 
 
 def test_a_size_that_the_script_does_not_know_leaves_its_variables_open() -> None:
     files = [DATA / "megatron_table_sizes.sh", DATA / "megatron_table_arguments.sh"]
     with pytest.raises(ScenarioError, match=r"hangs on \$TP, which is not assigned; give it by --define"):
-        read_megatron(files, define={"SIZE": "9T"})
+        import_files("megatron", files, define={"SIZE": "9T"})
 
 
 def test_yaml_of_a_functional_test(tmp_path: Path) -> None:
-    imported = read_megatron([DATA / "megatron_test_7b.yaml"])
+    imported = import_files("megatron", [DATA / "megatron_test_7b.yaml"])
     scenario = written(imported, tmp_path)
     model = scenario.model
     assert model is not None
@@ -137,7 +137,7 @@ def test_yaml_of_a_functional_test(tmp_path: Path) -> None:
 
 def test_weights_gathered_beside_the_forward_are_said_not_to_be_modelled(tmp_path: Path) -> None:
     path = as_yaml(tmp_path / "m.yaml", num_layers=12, overlap_param_gather=True)
-    assert "not modelled" in read_megatron([path]).not_used["overlap-param-gather"]
+    assert "not modelled" in import_files("megatron", [path]).not_used["overlap-param-gather"]
 
 
 def test_uneven_first_and_last_stage(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_uneven_first_and_last_stage(tmp_path: Path) -> None:
         decoder_first_pipeline_num_layers=2,
         decoder_last_pipeline_num_layers=2,
     )
-    assert read_megatron([path]).mapping["layers"] == [2, 4, 4, 2]
+    assert import_files("megatron", [path]).mapping["layers"] == [2, 4, 4, 2]
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_uneven_first_and_last_stage(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_cuts(tmp_path: Path, arguments: dict[str, Any], layers: list[int] | None, chunks: int) -> None:
-    mapping = read_megatron([as_script(tmp_path, **arguments)]).mapping
+    mapping = import_files("megatron", [as_script(tmp_path, **arguments)]).mapping
     assert mapping.get("layers") == layers
     assert mapping["parallel"]["virtual_stages"] == chunks
 
@@ -228,7 +228,7 @@ def test_cuts(tmp_path: Path, arguments: dict[str, Any], layers: list[int] | Non
     ],
 )  # fmt: skip
 def test_refusals(tmp_path: Path, arguments: dict[str, Any], words: list[str]) -> None:
-    message = refusal(read_megatron, [as_script(tmp_path, **arguments)])
+    message = refusal(import_files, "megatron", [as_script(tmp_path, **arguments)])
     assert message.startswith("run.sh: ")
     for word in words:
         assert word in message
@@ -237,7 +237,7 @@ def test_refusals(tmp_path: Path, arguments: dict[str, Any], words: list[str]) -
 def test_sizes_that_do_not_multiply_to_the_gpus(tmp_path: Path) -> None:
     path = as_script(tmp_path, tensor_model_parallel_size=8, pipeline_model_parallel_size=8)
     with pytest.raises(ScenarioError, match=r"tensor 8 x pipeline 8 = 64 does not divide the run's 96 GPUs"):
-        read_megatron([path], num_gpus=96)
+        import_files("megatron", [path], num_gpus=96)
 
 
 def test_a_batch_that_the_replicas_do_not_divide(tmp_path: Path) -> None:
@@ -245,11 +245,11 @@ def test_a_batch_that_the_replicas_do_not_divide(tmp_path: Path) -> None:
         tmp_path, tensor_model_parallel_size=8, pipeline_model_parallel_size=8, global_batch_size=32
     )
     with pytest.raises(ScenarioError, match=r"global batch 32 is not a multiple of micro 1 x data 23"):
-        read_megatron([path], num_gpus=1472)
+        import_files("megatron", [path], num_gpus=1472)
 
 
 def test_without_a_global_batch_there_is_one_microbatch(tmp_path: Path) -> None:
-    imported = read_megatron([as_script(tmp_path, global_batch_size=None)], num_gpus=8)
+    imported = import_files("megatron", [as_script(tmp_path, global_batch_size=None)], num_gpus=8)
     assert imported.mapping["batch"] == {"global": 2, "micro": 1}
     assert "single microbatch" in imported.inferred["batch.microbatches"]
 
@@ -291,7 +291,7 @@ DEEPSEEK_PROXY = {
 
 def test_experts_and_a_layout_in_a_folder_that_says_something_else(tmp_path: Path) -> None:
     path = as_yaml(tmp_path / "proxy_tp1pp4emp16_release" / "model_config.yaml", **DEEPSEEK_PROXY)
-    imported = read_megatron([path])
+    imported = import_files("megatron", [path])
     scenario = written(imported, tmp_path)
     model = scenario.model
     assert model is not None
@@ -320,7 +320,7 @@ def test_a_stage_of_a_prediction_layer_alone(tmp_path: Path) -> None:
         "pipeline_model_parallel_size": 16,
         "pipeline_model_parallel_layout": f'"{layout}"',
     }
-    imported = read_megatron([as_yaml(tmp_path / "m.yaml", **DEEPSEEK_PROXY | changed)])
+    imported = import_files("megatron", [as_yaml(tmp_path / "m.yaml", **DEEPSEEK_PROXY | changed)])
     scenario = written(imported, tmp_path)
     assert scenario.layers.per_stage == (3, *[2] * 29, 1, 0)
     assert scenario.parallel.virtual_stages == 2
@@ -342,13 +342,13 @@ def test_yaml_with_defaults_from_the_environment(tmp_path: Path) -> None:
     )
     model = tmp_path / "model.yaml"
     model.write_text("hidden_size: 1024\nnum_attention_heads: 16\ntokenizer_type: GPT2BPETokenizer\n")
-    imported = read_megatron([run, model])
+    imported = import_files("megatron", [run, model])
     scenario = written(imported, tmp_path)
     assert (scenario.parallel.pipeline, scenario.parallel.virtual_stages) == (16, 2)
     assert scenario.model is not None
     assert scenario.model.num_hidden_layers == 32
     assert "0 3 4" in imported.not_used["recompute-layer-ids"]
-    other = read_megatron([run, model], define={"PP": "8"})
+    other = import_files("megatron", [run, model], define={"PP": "8"})
     assert other.mapping["parallel"]["virtual_stages"] == 4
 
 
@@ -357,7 +357,7 @@ def test_yaml_with_defaults_from_the_environment(tmp_path: Path) -> None:
     [({}, "1f1b", 4), ({"ZERO_BUBBLE": "1"}, "zb-2p", 4), ({"ZERO_BUBBLE": "1", "LIMIT": "2"}, "zb-1p", 4)],
 )
 def test_zero_bubble_script(define: dict[str, str], schedule: str, microbatches: int) -> None:
-    imported = read_megatron([DATA / "megatron_zero_bubble.sh"], define=define)
+    imported = import_files("megatron", [DATA / "megatron_zero_bubble.sh"], define=define)
     mapping = imported.mapping
     assert (mapping["model"]["num_hidden_layers"], mapping["model"]["hidden_size"]) == (8, 8192)
     assert mapping["model"]["seq_length"] == 4096
@@ -373,14 +373,14 @@ def test_two_training_commands_that_differ(tmp_path: Path) -> None:
     path = as_script(tmp_path)
     path.write_text(path.read_text() + path.read_text().replace("--num-layers 24", "--num-layers 48"))
     with pytest.raises(ScenarioError, match="more than one training command"):
-        read_megatron([path])
+        import_files("megatron", [path])
 
 
 def test_launch_arguments_beside_the_training_arguments(tmp_path: Path) -> None:
     path = as_script(tmp_path)
     launch = "torchrun --nproc-per-node 4 --nnodes=2 pretrain_gpt.py"
     path.write_text(path.read_text().replace("python pretrain_gpt.py", launch).rstrip() + " $UNSET\n")
-    mapping = read_megatron([path]).mapping
+    mapping = import_files("megatron", [path]).mapping
     assert (mapping["cluster"]["num_nodes"], mapping["cluster"]["gpus_per_node"]) == (2, 4)
     assert mapping["parallel"]["data"] == 2
 
@@ -399,4 +399,4 @@ def test_other_files(tmp_path: Path, name: str, text: str, words: str) -> None:
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(ScenarioError, match=words):
-        read_megatron([path])
+        import_files("megatron", [path])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from import_samples import DATA, changed, refusal, written
 
-from pipesim.importers.nemo import read_nemo
-from pipesim.importers.nemo_table import describe_rows, read_nemo_table
+from pipesim.importers.nemo_table import describe_rows
+from pipesim.importers.readers import import_files
 
 
 def nemo_yaml(path: Path, **sizes: Any) -> Path:
@@ -80,7 +80,7 @@ def test_nemo_launcher(tmp_path: Path, row: tuple[Any, ...]) -> None:
     if sizes["expert"] > 1:
         sizes |= {"experts": 8, "ffn": 14336}
     microbatches, bubble_percent = row[12:]
-    scenario = written(read_nemo(nemo_yaml(tmp_path / "sample.yaml", **sizes)), tmp_path)
+    scenario = written(import_files("nemo", nemo_yaml(tmp_path / "sample.yaml", **sizes)), tmp_path)
     model, parallel, batch = scenario.model, scenario.parallel, scenario.batch
     assert model is not None
     assert scenario.cluster is not None
@@ -104,7 +104,7 @@ def test_nemo_launcher(tmp_path: Path, row: tuple[Any, ...]) -> None:
 
 
 def test_nemo_405b(tmp_path: Path) -> None:
-    imported = read_nemo(DATA / "nemo_405b.yaml")
+    imported = import_files("nemo", DATA / "nemo_405b.yaml")
     scenario = written(imported, tmp_path)
     model, parallel = scenario.model, scenario.parallel
     assert model is not None
@@ -136,14 +136,14 @@ def test_nemo_405b(tmp_path: Path) -> None:
     ],
 )
 def test_nemo_refusals(tmp_path: Path, replacements: list[tuple[str, str]], words: str) -> None:
-    assert words in refusal(read_nemo, changed(tmp_path, "nemo_405b.yaml", *replacements))
+    assert words in refusal(import_files, "nemo", changed(tmp_path, "nemo_405b.yaml", *replacements))
 
 
 def test_nemo_mixtral_with_a_batch_smaller_than_its_replicas(tmp_path: Path) -> None:
     sizes = {"nodes": 12, "tensor": 1, "pipeline": 4, "chunks": None, "expert": 8, "micro": 1, "total": 1}
     shape = {"length": 4096, "layers": 56, "hidden": 6144, "heads": 48, "experts": 8, "ffn": 16384}
     path = nemo_yaml(tmp_path / "sample.yaml", **sizes, **shape)
-    assert "global batch 1 is not a multiple of micro 1 x data 24" in refusal(read_nemo, path)
+    assert "global batch 1 is not a multiple of micro 1 x data 24" in refusal(import_files, "nemo", path)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_nemo_mixtral_with_a_batch_smaller_than_its_replicas(tmp_path: Path) -> 
     ],
 )
 def test_nemo_table(tmp_path: Path, row: str, gpus: int, sizes: tuple[int, ...], microbatches: int) -> None:
-    scenario = written(read_nemo_table(DATA / "nemo_table.csv", row=row), tmp_path)
+    scenario = written(import_files("nemo", DATA / "nemo_table.csv", row=row), tmp_path)
     parallel = scenario.parallel
     assert scenario.cluster is not None
     assert scenario.cluster.num_gpus == gpus
@@ -164,14 +164,20 @@ def test_nemo_table(tmp_path: Path, row: str, gpus: int, sizes: tuple[int, ...],
     assert scenario.batch.num_microbatches == microbatches
 
 
+def test_embedding_and_head_count_where_the_layers_alone_do_not_divide() -> None:
+    """Llama 3.1 405B has 126 layers on 64 stages; NeMo's recipe counts both ends as a layer."""
+    mapping = import_files("nemo", DATA / "nemo_h100.csv", row="2").mapping
+    assert mapping["layers"] == [1, *[2] * 62, 1]
+
+
 def test_nemo_table_names_what_is_wrong_with_a_row() -> None:
     path = DATA / "nemo_table.csv"
     wrong = [(number, problem) for number, _, problem in describe_rows(path) if problem]
     assert wrong == [(1, "tensor 8 x pipeline 6 = 48 does not divide 32 GPUs")]
-    message = refusal(read_nemo_table, path)
+    message = refusal(import_files, "nemo", path)
     assert "choose one by --row" in message
     assert "1 lora-llama31-405b-h100-bf16 (wrong: tensor 8 x pipeline 6 = 48" in message
-    assert "48 does not divide 32 GPUs" in refusal(read_nemo_table, path, row="1")
+    assert "48 does not divide 32 GPUs" in refusal(import_files, "nemo", path, row="1")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +190,7 @@ def test_nemo_table_names_what_is_wrong_with_a_row() -> None:
     ],
 )
 def test_nemo_table_rows_that_cannot_be_chosen(row: str, words: str) -> None:
-    assert words in refusal(read_nemo_table, DATA / "nemo_table.csv", row=row)
+    assert words in refusal(import_files, "nemo", DATA / "nemo_table.csv", row=row)
 
 
 @pytest.mark.parametrize(
@@ -202,11 +208,11 @@ def test_nemo_table_rows_that_cannot_be_chosen(row: str, words: str) -> None:
     ],
 )
 def test_nemo_table_refusals(tmp_path: Path, replacements: list[tuple[str, str]], words: str) -> None:
-    assert words in refusal(read_nemo_table, changed(tmp_path, "nemo_table.csv", *replacements), row="2")
+    assert words in refusal(import_files, "nemo", changed(tmp_path, "nemo_table.csv", *replacements), row="2")
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "a,b\n1,2\n", '"a'])
 def test_nemo_table_other_files(tmp_path: Path, text: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text)
-    assert str(path) in refusal(read_nemo_table, path)
+    assert str(path) in refusal(import_files, "nemo", path)

@@ -16,7 +16,7 @@ from pipesim.importers.interpolation import resolved
 from pipesim.importers.megatron_arguments import flags_of
 from pipesim.importers.megatron_layout import parse_layout
 from pipesim.importers.shell import Script, new_script, read_script
-from pipesim.importers.values import Unknown
+from pipesim.scenario.settings import Unknown
 
 
 def follow(text: str, **define: str) -> Script:

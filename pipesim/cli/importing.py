@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -12,14 +10,13 @@ import typer
 from pipesim.cli import options, terminal
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs, write_text
-from pipesim.importers.facts import Imported
-from pipesim.importers.writing import scenario_text
+from pipesim.importers.completing import Imported
+from pipesim.importers.readers import READERS, import_files
+from pipesim.importers.scenario_file import note_lines, scenario_text
 from pipesim.scenario import load_scenario
 
-app = typer.Typer(help="Turn other tools' files into scenarios.", no_args_is_help=True, rich_markup_mode=None)
-
-File = Annotated[Path, typer.Argument(metavar="FILE")]
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...")]
+Tool = Annotated[str, typer.Argument(metavar="FORMAT", help=f"One of {', '.join(READERS)}.")]
+Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="The tool's files.")]
 Output = Annotated[Path, typer.Option("-o", "--output", help="Scenario file to write.")]
 Gpus = Annotated[
     int | None, typer.Option("--gpus", min=1, help="GPUs of the run, where the files do not say.")
@@ -28,107 +25,43 @@ Define = Annotated[
     list[str] | None,
     typer.Option("--define", metavar="NAME=VALUE", help="Value of a shell variable; scripts are never run."),
 ]
+Row = Annotated[
+    str | None,
+    typer.Option("--row", help="Row of a CSV table (number from 1, or name), or function of a Python file."),
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option("--ignore", metavar="KEY", help="A setting of the files to read on without."),
+]
 
 
-@app.callback()
-def importing() -> None:
-    """Turn other tools' files into scenarios."""
+def epilog() -> str:
+    """Say what each format is read from."""
+    return "\n\n".join(f"{name}: {reader.what}." for name, reader in READERS.items())
 
 
-@app.command()
-def hf(
-    file: Annotated[Path, typer.Argument(metavar="config.json")],
-    output: Output,
-    overrides: options.Overrides = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Read a Hugging Face config.json; cluster and batch are placeholders to edit."""
-    from pipesim.importers.hugging_face import import_hf
-
-    _write(import_hf(file, overrides=overrides or ()), output, [file], as_json=as_json)
-
-
-@app.command()
-def nemo(
-    file: File,
-    output: Output,
-    row: Annotated[
-        str | None, typer.Option("--row", help="Row of a CSV table: its number from 1, or its name.")
-    ] = None,
-    gpus: Gpus = None,
-    overrides: options.Overrides = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Read NeMo's training YAML, or a row of its table of recommended configurations (CSV)."""
-    if file.suffix.lower() == ".csv":
-        from pipesim.importers.nemo_table import read_nemo_table
-
-        if gpus is not None:
-            raise ScenarioError("a table states its GPUs; remove it", file=str(file), key="--gpus")
-        imported = read_nemo_table(file, row=row, overrides=overrides or ())
-    else:
-        from pipesim.importers.nemo import read_nemo
-
-        if row is not None:
-            raise ScenarioError("is for CSV tables; remove it", file=str(file), key="--row")
-        imported = read_nemo(file, num_gpus=gpus, overrides=overrides or ())
-    _write(imported, output, [file], as_json=as_json)
-
-
-def _of_scripts(tool: str) -> Callable[..., None]:
-    def read(
-        files: Files,
-        output: Output,
-        define: Define = None,
-        gpus: Gpus = None,
-        overrides: options.Overrides = None,
-        as_json: options.AsJson = False,
-    ) -> None:
-        reader = getattr(import_module(f"pipesim.importers.{tool}"), f"read_{tool}")
-        variables = _definitions(define)
-        imported = reader(files, define=variables, num_gpus=gpus, overrides=overrides or ())
-        _write(imported, output, files, as_json=as_json)
-
-    return read
-
-
-for _tool, _words in (
-    (
-        "megatron",
-        "Read arguments of Megatron-LM: shell scripts (in sourcing order), test YAML, plain text.",
-    ),
-    ("torchtitan", "Read torchtitan's TOML, and launch scripts that override it."),
-    ("deepspeed", "Read DeepSpeed's JSON together with the launcher's script or arguments."),
-):
-    app.command(_tool, help=_words)(_of_scripts(_tool))
-
-
-@app.command()
-def neox(
+def import_verb(
+    tool: Tool,
     files: Files,
     output: Output,
+    define: Define = None,
     gpus: Gpus = None,
+    row: Row = None,
+    ignore: Ignore = None,
     overrides: options.Overrides = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Read GPT-NeoX's .yml files."""
-    from pipesim.importers.neox import read_neox
-
-    _write(read_neox(files, num_gpus=gpus, overrides=overrides or ()), output, files, as_json=as_json)
-
-
-@app.command()
-def nanotron(
-    file: File,
-    output: Output,
-    gpus: Gpus = None,
-    overrides: options.Overrides = None,
-    as_json: options.AsJson = False,
-) -> None:
-    """Read nanotron's YAML."""
-    from pipesim.importers.nanotron import read_nanotron
-
-    _write(read_nanotron(file, num_gpus=gpus, overrides=overrides or ()), output, [file], as_json=as_json)
+    """Turn another tool's files into a scenario; whatever of them it does not use is named."""
+    imported = import_files(
+        tool,
+        files,
+        define=_definitions(define),
+        num_gpus=gpus,
+        row=row,
+        overrides=overrides or (),
+        ignore=ignore or (),
+    )
+    _write(imported, output, files, as_json=as_json)
 
 
 def _definitions(stated: list[str] | None) -> dict[str, str]:
@@ -160,6 +93,6 @@ def _write(imported: Imported, output: Path, sources: list[Path], *, as_json: bo
     ):
         if notes:
             terminal.show(f"{title}:")
-        for key, words in notes.items():
-            terminal.show(f"  {key} = {words}")
+        for line in note_lines(notes):
+            terminal.show(f"  {line}")
     terminal.show(f"wrote {output}; next: pipesim compare {output}")

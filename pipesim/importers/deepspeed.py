@@ -4,92 +4,78 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.facts import Facts, Imported, complete
+from pipesim.importers.facts import Facts, Limit, joined, spread
 from pipesim.importers.megatron import megatron_facts
 from pipesim.importers.megatron_arguments import Arguments, read_arguments
-from pipesim.importers.values import Settings, joined
+from pipesim.importers.megatron_memory import BYTES, STATES
+from pipesim.importers.request import Request
 from pipesim.reading import read_text
-from pipesim.scenario.counts import MAX_LAYERS
+from pipesim.scenario.counts import MAX_LAYERS, shown
 from pipesim.scenario.json_text import parse_json_object
+from pipesim.scenario.settings import Settings
 
 _MODEL = "gpt3-6.7b"
 _ZERO = {0: "plain", 1: "sharded", 2: "zero2", 3: "zero3"}
+LIMITS = (
+    Limit(
+        lambda facts: facts.pipeline > 1 and facts.optimizer in ("zero2", "zero3"),
+        "refuses ZeRO 2 and 3 with a pipeline",
+        "deepspeed/runtime/pipe/engine.py, since 0.3.11",
+        "optimizer",
+        "--set optimizer=sharded states ZeRO 1",
+    ),
+)
 
 
-def read_deepspeed(
-    paths: Sequence[str | Path],
-    *,
-    define: Mapping[str, str] | None = None,
-    num_gpus: int | None = None,
-    overrides: Iterable[str] = (),
-) -> Imported:
+def read(request: Request) -> Facts:
     """Read a DeepSpeed configuration, and scripts or YAML with the arguments of Megatron-DeepSpeed.
 
-    Parameters
-    ----------
-    paths : sequence of path
-        The JSON may stand in a file of its own or in a here-document of a script.
-    define : Mapping, optional
-        Values of shell variables.
-    num_gpus : int, optional
-        GPUs of the run, where the files do not say.
-    overrides : iterable of str
-        ``KEY=VALUE`` each, laid over the scenario.
-
-    Returns
-    -------
-    Imported
-        A scenario that loads; without arguments, model and sizes are placeholders.
+    The JSON may stand in a file of its own or in a here-document of a script. Without arguments, model and
+    sizes are placeholders.
 
     Raises
     ------
     ScenarioError
         No or more than one configuration, batch sizes that contradict each other, ZeRO stages that a pipeline
-        does not take, or what `read_megatron` refuses.
+        does not take, or what the reader of Megatron-LM refuses.
     """
-    texts = {path: read_text(path) for path in paths}
+    texts = {path: read_text(path) for path in request.paths}
     objects = [path for path, text in texts.items() if text.lstrip().startswith("{")]
-    others = [path for path in paths if path not in objects]
+    others = [path for path in request.paths if path not in objects]
     found = [parse_json_object(texts[path], file=str(path)) for path in objects]
-    arguments = read_arguments(others, define or {}) if others else None
+    arguments = read_arguments(others, request.define) if others else None
     if arguments is not None:
         found += [
             parse_json_object(text, file=arguments.files)
             for text in arguments.documents
             if text.lstrip().startswith("{")
         ]
-    files = ", ".join(Path(path).name for path in paths)
     if len(found) != 1:
-        raise ScenarioError(f"{len(found)} DeepSpeed configurations found, one is needed", file=files)
-    config = Settings(found[0], ", ".join(str(path) for path in objects) or files)
-    facts, settings = _facts(arguments, Path(others[0] if others else paths[0]), files, num_gpus)
-    _apply(facts, settings, config, num_gpus)
-    facts.not_used |= config.unused() | ({} if settings is None else settings.unused())
-    return complete(facts, overrides=overrides)
+        raise ScenarioError(f"{len(found)} DeepSpeed configurations found, one is needed", file=request.files)
+    config = request.settings(found[0], ", ".join(str(path) for path in objects) or None)
+    facts, settings = _facts(request, arguments, others[0] if others else request.paths[0])
+    facts.limits = LIMITS
+    _apply(facts, settings, config)
+    return facts
 
 
 def zero_level(config: Settings, facts: Facts) -> str:
-    """Read ``zero_optimization.stage``; 2 and 3 do not go with a pipeline.
+    """Read ``zero_optimization.stage``.
 
     Raises
     ------
     ScenarioError
-        Not a stage, or one that DeepSpeed refuses.
+        Not a stage.
     """
     stage = config.count("zero_optimization.stage", minimum=0) or 0
     if stage not in _ZERO:
-        raise ScenarioError(
-            f"found {stage}; 0, 1, 2 or 3 is needed", file=config.file, key="zero_optimization.stage"
-        )
-    if stage >= 2 and facts.pipeline > 1:
-        raise ScenarioError(
-            f"found {stage} with {facts.pipeline} pipeline ranks; DeepSpeed refuses ZeRO 2 and 3 with them",
-            file=config.file,
-            key="zero_optimization.stage",
+        raise config.refuse(
+            "zero_optimization.stage",
+            f"found {stage}; 0, 1, 2 or 3 is needed; --ignore zero_optimization.stage reads on without it",
         )
     return _ZERO[stage]
 
@@ -126,8 +112,39 @@ def number_format(config: Settings) -> str | None:
         if config.raw(*paths)[1] is True
     ]
     if len(enabled) > 1:
-        raise ScenarioError("bf16 and fp16 are both enabled", file=config.file, key="fp16.enabled")
+        raise config.refuse(
+            "fp16.enabled", "bf16 and fp16 are both enabled; --ignore fp16.enabled leaves one out"
+        )
     return enabled[0] if enabled else None
+
+
+def read_formats(config: Settings, facts: Facts) -> None:
+    """Read the format in which gradients are added up, and the kind of optimizer.
+
+    Raises
+    ------
+    ScenarioError
+        A format that is not known.
+    """
+    key = "data_types.grad_accum_dtype"
+    kind = config.text(key)
+    if kind is not None:
+        if kind not in BYTES:
+            raise config.refuse(
+                key, f"found {shown(kind)}; known: {', '.join(BYTES)}; --ignore {key} reads on without it"
+            )
+        if BYTES[kind] != 4:
+            facts.precision["gradient_bytes"] = BYTES[kind]
+            facts.inferred["precision.gradient_bytes"] = f"{BYTES[kind]} ({key} {kind})"
+    name = (config.text("optimizer.type") or "adam").lower()
+    known = {short: number for short, number in STATES.items() if name.endswith(short)}
+    if not known:
+        facts.not_used["optimizer.type"] = f"{name}: its state is counted as that of Adam"
+    elif max(known.values()) != 2:
+        facts.precision["optimizer_bytes"] = 4 + 4 * max(known.values())
+        facts.inferred["precision.optimizer_bytes"] = (
+            f"{facts.precision['optimizer_bytes']} (main parameters and state of {name})"
+        )
 
 
 def filled_layers(num_layers: int, ranks: int, *, ends: int = 0) -> list[int]:
@@ -162,12 +179,19 @@ def split_as_deepspeed(facts: Facts, num_layers: int, *, ends: int, file: str, k
     ScenarioError
         A stage would be empty.
     """
+    if "layers" in facts.stated:
+        return
     layers = filled_layers(num_layers, facts.pipeline, ends=ends)
     if min(layers) < 1:
         empty = [rank for rank, count in enumerate(layers) if not count]
+        way_out = (
+            f"--set layers=[{','.join(map(str, spread(num_layers, facts.pipeline)))}] gives every rank one"
+            if facts.pipeline <= min(num_layers, 100)
+            else "--set parallel.pipeline=N states fewer ranks"
+        )
         raise ScenarioError(
             f"{num_layers} layers on {facts.pipeline} ranks: DeepSpeed fills stages with {max(layers)} "
-            f"layers, which leaves nothing for rank {joined(empty)}",
+            f"layers, which leaves nothing for rank {joined(empty[:20])}; {way_out}",
             file=file,
             key=key,
         )
@@ -176,59 +200,64 @@ def split_as_deepspeed(facts: Facts, num_layers: int, *, ends: int, file: str, k
         facts.inferred["layers"] = f"{joined(layers)} (DeepSpeed fills each stage before the next)"
 
 
-def _facts(
-    arguments: Arguments | None, path: Path, files: str, num_gpus: int | None
-) -> tuple[Facts, Settings | None]:
+def _facts(request: Request, arguments: Arguments | None, path: Path) -> tuple[Facts, Settings | None]:
     if arguments is not None and arguments.values:
-        settings = arguments.settings()
-        ranks = settings.count("pipeline-model-parallel-size", maximum=MAX_LAYERS) or 1
-        total = settings.count("num-layers", maximum=MAX_LAYERS)
-        method = settings.text("pp-partition-method") or ""
-        uneven = None
-        if total is not None and ranks > 1 and (total % ranks or "embedding" in method):
-            uneven, arguments.values["num-layers"] = total, str(ranks)
-            settings = arguments.settings()
-            settings.raw("pp-partition-method")
-        for other in ("zero-stage", "deepspeed-activation-checkpointing"):
-            settings.raw(other)
-        facts = megatron_facts(settings, arguments, path, num_gpus=num_gpus)
-        facts.files = files
-        if uneven is not None:
-            facts.model["num_hidden_layers"] = uneven
-            split_as_deepspeed(
-                facts, uneven, ends="embedding" in method, file=arguments.files, key="num-layers"
-            )
-        facts.tool = "DeepSpeed"
-        return facts, settings
-    facts = Facts("DeepSpeed", files, path.stem, {"preset": _MODEL}, num_gpus=num_gpus)
+        return _of_arguments(request, arguments, path)
+    facts = request.facts("DeepSpeed", path.stem)
+    facts.model = {"preset": _MODEL}
     facts.placeholders["model"] = "the JSON knows no model; name the launcher's script as well, or edit"
     for size in ("tensor", "pipeline"):
         facts.placeholders[f"parallel.{size}"] = "the JSON knows no sizes"
     if arguments is not None:
         facts.inferred |= arguments.notes
+        request.settings(arguments.rest, arguments.files)
     return facts, None
 
 
-def _apply(facts: Facts, settings: Settings | None, config: Settings, num_gpus: int | None) -> None:
+def _of_arguments(request: Request, arguments: Arguments, path: Path) -> tuple[Facts, Settings]:
+    """Read as Megatron-LM's arguments, but split the layers as DeepSpeed does."""
+    settings = request.settings(arguments.values, arguments.files, numbers_are_text=True)
+    ranks = settings.count("pipeline-model-parallel-size", sets="parallel.pipeline", maximum=MAX_LAYERS) or 1
+    total = settings.count("num-layers", sets="model.num_hidden_layers", maximum=MAX_LAYERS)
+    ends = "embedding" in (settings.text("pp-partition-method") or "")
+    uneven = None
+    if total is not None and ranks > 1 and (total % ranks or ends):
+        uneven, arguments.values["num-layers"] = total, str(ranks)
+        request.made.remove(settings)
+        settings = request.settings(arguments.values, arguments.files, numbers_are_text=True)
+    settings.skip("pp-partition-method", "zero-stage", "deepspeed-activation-checkpointing")
+    facts = megatron_facts(request, settings, arguments, path)
+    if uneven is not None:
+        facts.model["num_hidden_layers"] = uneven
+        split_as_deepspeed(facts, uneven, ends=ends, file=arguments.files, key="num-layers")
+    facts.tool = "DeepSpeed"
+    return facts, settings
+
+
+def _apply(facts: Facts, settings: Settings | None, config: Settings) -> None:
     facts.optimizer = zero_level(config, facts)
     read_overlap(config, facts, pipelined=facts.pipeline > 1)
     stated = number_format(config)
-    if stated is not None and facts.precision not in (None, stated):
-        raise ScenarioError(
-            f"{stated} is enabled, the arguments say {facts.precision}", file=config.file, key=stated
+    of_arguments = facts.precision.get("compute")
+    if stated is not None and of_arguments not in (None, stated):
+        raise config.refuse(
+            f"{stated}.enabled",
+            f"{stated} is enabled, the arguments say {of_arguments}; --ignore {stated}.enabled leaves it out",
         )
-    facts.precision = stated or facts.precision
-    micro = _batch_size(config, "train_micro_batch_size_per_gpu")
-    steps = _batch_size(config, "gradient_accumulation_steps")
-    total = _batch_size(config, "train_batch_size")
+    if stated is not None:
+        facts.precision["compute"] = stated
+        facts.placeholders.pop("precision", None)
+    read_formats(config, facts)
+    micro = _batch_size(config, "train_micro_batch_size_per_gpu", "batch.micro")
+    steps = _batch_size(config, "gradient_accumulation_steps", "batch.microbatches")
+    total = _batch_size(config, "train_batch_size", "batch.global")
     if settings is not None:
         micro = _agreed(settings, ("micro-batch-size", "batch-size"), micro, "train_micro_batch_size_per_gpu")
         total = _agreed(settings, ("global-batch-size",), total, "train_batch_size")
     if micro is None and total is None:
-        raise ScenarioError(
-            "missing; needed: train_micro_batch_size_per_gpu or train_batch_size",
-            file=config.file,
-            key="train_micro_batch_size_per_gpu",
+        raise config.refuse(
+            "train_micro_batch_size_per_gpu",
+            "missing; needed: this or train_batch_size; --set batch.micro=N states it",
         )
     if micro is None:
         micro, facts.inferred["batch.micro"] = 1, "1 (not stated)"
@@ -236,30 +265,30 @@ def _apply(facts: Facts, settings: Settings | None, config: Settings, num_gpus: 
     if steps is None and total is None:
         facts.microbatches = 1
         facts.inferred["batch.microbatches"] = "gradient_accumulation_steps is not stated, and is 1 then"
-    if num_gpus is None and facts.num_gpus is None and steps is not None and total is not None:
+    if facts.num_gpus is None and steps is not None and total is not None:
         data, rest = divmod(total, micro * steps)
         if rest or not data:
-            raise ScenarioError(
-                f"train_batch_size {total} is not micro {micro} x accumulation {steps} x replicas",
-                file=config.file,
-                key="train_batch_size",
+            raise config.refuse(
+                "train_batch_size",
+                f"{total} is not micro {micro} x accumulation {steps} x replicas; --set batch.global=N "
+                "states another",
             )
         facts.data = data
         facts.inferred["parallel.data"] = f"{data} (train_batch_size {total} / (micro {micro} x {steps}))"
 
 
-def _batch_size(config: Settings, key: str) -> int | None:
-    if config.raw(key)[1] == "auto":
+def _batch_size(config: Settings, key: str, sets: str) -> int | None:
+    if config.raw(key, sets=sets)[1] == "auto":
         return None
-    return config.count(key)
+    return config.count(key, sets=sets)
 
 
 def _agreed(settings: Settings, names: Sequence[str], stated: int | None, key: str) -> int | None:
     other = settings.count(*names)
     if stated is not None and other is not None and stated != other:
-        raise ScenarioError(
-            f"found {stated} in the JSON, {other} among the arguments (--{names[0]})",
-            file=settings.file,
-            key=key,
+        raise settings.refuse(
+            key,
+            f"found {stated} in the JSON, {other} among the arguments (--{names[0]}); --ignore {key} leaves "
+            "the JSON's out",
         )
     return other if stated is None else stated

@@ -1,21 +1,13 @@
-"""What a reader found in another tool's files, completed to a scenario that loads."""
+"""What a reader found in another tool's files."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.values import joined, product
-from pipesim.scenario.entry import scenario_from_mapping
-from pipesim.scenario.overrides import apply_overrides, parse_override
-from pipesim.scenario.presets import get_preset
-
-GPUS_PER_NODE = 8
-PLACEHOLDER_ACCELERATOR = "h100-sxm"
-_INTER_NODE = {"a100-sxm-40": "ib-hdr", "a100-sxm-80": "ib-hdr", "v100-sxm2-32": "ib-edr"}
 
 
 @dataclass(slots=True)
@@ -28,6 +20,12 @@ class Facts:
         The framework, the files' names, the scenario's name.
     model : dict
         Fields of ``model:`` as a scenario states them.
+    stated : Mapping
+        What the user states by the scenario's keys, which goes before what the files say.
+    efficiency, precision : dict
+        Fields of the scenario's sections of these names.
+    limits : tuple of Limit
+        What the framework itself refuses.
     inferred : dict
         What was concluded or taken by default, by key, in words.
     not_used : dict
@@ -40,6 +38,7 @@ class Facts:
     files: str
     name: str
     model: dict[str, Any]
+    stated: Mapping[str, Any] = field(default_factory=dict)
     tensor: int = 1
     pipeline: int = 1
     context: int = 1
@@ -61,92 +60,114 @@ class Facts:
     added_layers: int = 0
     recompute: str | None = None
     optimizer: str | None = None
-    precision: str | None = None
+    precision: dict[str, Any] = field(default_factory=dict)
+    efficiency: dict[str, Any] = field(default_factory=dict)
     p2p: str | None = None
+    limits: tuple[Limit, ...] = ()
     inferred: dict[str, str] = field(default_factory=dict)
     not_used: dict[str, str] = field(default_factory=dict)
     placeholders: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def num_stages(self) -> int:
+        """Stages of the pipeline: chunks of all ranks."""
+        return self.pipeline * self.virtual_stages
+
+    @property
+    def num_microbatches(self) -> int | None:
+        """Microbatches of a step of one replica; None where batch or replicas are not known yet."""
+        if self.global_size is None or self.data is None:
+            return self.microbatches
+        return self.global_size // (self.micro * self.data)
+
 
 @dataclass(frozen=True, slots=True)
-class Imported:
-    """A scenario as a mapping, and what its reader has to say about it."""
-
-    tool: str
-    files: str
-    mapping: dict[str, Any]
-    inferred: dict[str, str]
-    not_used: dict[str, str]
-    placeholders: dict[str, str]
-
-
-def complete(facts: Facts, *, overrides: Iterable[str] = ()) -> Imported:
-    """Infer the replicas and the batch, refuse what cannot be, fill what is missing with placeholders.
+class Limit:
+    """What a framework refuses to run.
 
     Parameters
     ----------
-    facts : Facts
-        From a reader.
-    overrides : iterable of str
-        ``KEY=VALUE`` each, laid over the scenario before it is checked.
+    refused : callable
+        Whether it refuses what was read.
+    words : str
+        What it asks for.
+    since : str
+        The release or file that refuses it.
+    key : str
+        The scenario's key, or the tool's own, that is at fault.
+    way_out : str
+        An option of ``pipesim import`` that gets past it.
+    only_noted : bool
+        Whether it is said and read on, as for what only some releases refuse.
+    """
 
-    Returns
-    -------
-    Imported
-        Its mapping loads as a scenario.
+    refused: Callable[[Facts], bool]
+    words: str
+    since: str
+    key: str
+    way_out: str
+    only_noted: bool = False
+
+
+def refuse_what_the_tool_refuses(facts: Facts) -> None:
+    """Check the framework's own limits.
 
     Raises
     ------
     ScenarioError
-        Sizes that do not multiply to the number of GPUs, a batch that does not divide, experts that do not
-        fit, or anything else that a scenario refuses.
+        The framework would not run this.
     """
-    data = _replicas(facts)
-    experts = _experts(facts, data)
-    batch = _batch(facts, data)
-    parallel: dict[str, Any] = {"tensor": facts.tensor, "pipeline": facts.pipeline, "data": data}
-    parallel |= {key: size for key, size in (("context", facts.context), ("expert", experts)) if size > 1}
-    gpus = facts.tensor * facts.pipeline * facts.context * data
-    parallel["virtual_stages"] = facts.virtual_stages
-    if facts.microbatch_group_size is not None:
-        parallel["microbatch_group_size"] = facts.microbatch_group_size
-    if facts.sequence_parallel is not None:
-        parallel["sequence_parallel"] = facts.sequence_parallel and facts.tensor > 1
-    if facts.overlap_gradients:
-        parallel["overlap_gradients"] = True
-    mapping: dict[str, Any] = {
-        "name": facts.name,
-        "model": facts.model,
-        "cluster": _cluster(facts, gpus),
-        "parallel": parallel,
-        "batch": batch,
-        "schedule": facts.schedule,
-    }
-    for key in ("layers", "recompute", "optimizer", "precision"):
-        value = getattr(facts, key)
-        if value is not None:
-            mapping[key] = value
-    if facts.p2p is not None:
-        mapping["network"] = {"p2p": facts.p2p}
-    overrides = tuple(overrides)
-    mapping = apply_overrides(mapping, overrides)
-    try:
-        scenario_from_mapping(mapping)
-    except ScenarioError as error:
-        raise ScenarioError(error.message, file=error.file or facts.files, key=error.key) from None
-    stated = [parse_override(override)[0] for override in overrides]
-    invented = {key: why for key, why in facts.placeholders.items() if not _is_below(key, stated)}
-    return Imported(facts.tool, facts.files, mapping, facts.inferred, facts.not_used, invented)
+    for limit in facts.limits:
+        if limit.key in facts.stated or not limit.refused(facts):
+            continue
+        if limit.only_noted:
+            facts.inferred[limit.key] = f"{facts.tool} {limit.words} ({limit.since})"
+        else:
+            raise ScenarioError(
+                f"{facts.tool} {limit.words} ({limit.since}); {limit.way_out}",
+                file=facts.files,
+                key=limit.key,
+            )
 
 
-def spread_layers(num_layers: int, parts: int) -> str:
-    """Propose a split that loses no layer, in words."""
+def joined(numbers: Iterable[int]) -> str:
+    """Write numbers, runs of equal ones as 8 x 3."""
+    runs: list[tuple[int, int]] = []
+    for number in numbers:
+        if runs and runs[-1][1] == number:
+            runs[-1] = (runs[-1][0] + 1, number)
+        else:
+            runs.append((1, number))
+    return ", ".join(f"{times} x {number}" if times > 1 else str(number) for times, number in runs)
+
+
+def product(**sizes: int) -> tuple[int, str]:
+    """Multiply named sizes, and write the product out: ``tensor 8 x pipeline 6 = 48``."""
+    total = math.prod(sizes.values())
+    return total, " x ".join(f"{name} {size}" for name, size in sizes.items()) + f" = {total}"
+
+
+def spread(num_layers: int, parts: int) -> list[int]:
+    """Split without losing a layer, the larger parts first."""
     each, more = divmod(num_layers, parts)
-    return joined([each + 1] * more + [each] * (parts - more))
+    return [each + 1] * more + [each] * (parts - more)
 
 
-def refuse_lost_layers(num_layers: int, parts: int, *, what: str, file: str, key: str) -> None:
+def refuse_lost_layers(
+    facts: Facts, num_layers: int, parts: int, *, what: str, file: str, key: str, total: int | None = None
+) -> None:
     """Refuse a number of layers that the parts do not divide: frameworks then drop the rest in silence.
+
+    Parameters
+    ----------
+    facts : Facts
+        The user may have stated the layers of each stage, which then count.
+    num_layers, parts : int
+        What is split, among how many.
+    what, file, key : str
+        For the message.
+    total : int, optional
+        Layers of the model, where they are not `num_layers`.
 
     Raises
     ------
@@ -154,20 +175,40 @@ def refuse_lost_layers(num_layers: int, parts: int, *, what: str, file: str, key
         With the number of layers that would be lost and a split that loses none.
     """
     each, lost = divmod(num_layers, parts)
-    if not lost:
+    if not lost or "layers" in facts.stated:
         return
     if not each:
-        raise ScenarioError(f"{num_layers} layers cannot fill {parts} {what}", file=file, key=key)
+        raise ScenarioError(
+            f"{num_layers} layers cannot fill {parts} {what}; --set parallel.pipeline=N states fewer ranks",
+            file=file,
+            key=key,
+        )
+    stages = facts.num_stages if parts <= facts.num_stages else parts
+    listed = ",".join(map(str, spread(num_layers if total is None else total, stages)))
+    way_out = f"--set layers=[{listed}] does" if len(listed) < 300 else "--set layers=balanced does"
     raise ScenarioError(
         f"{num_layers} layers on {parts} {what}: {each} each hold {each * parts}, {lost} would be dropped in "
-        f"silence; {spread_layers(num_layers, parts)} would keep all",
+        f"silence; {joined(spread(num_layers, parts))} would keep all, as {way_out}",
         file=file,
         key=key,
     )
 
 
-def cut_evenly(facts: Facts, num_layers: int, chunks: int, *, file: str, key: str) -> None:
-    """Set the chunks of a rank and the 1F1B that runs them.
+def cut_evenly(
+    facts: Facts, num_layers: int, chunks: int, *, file: str, key: str, first: int = 0, last: int = 0
+) -> None:
+    """Set the chunks of a rank, the 1F1B that runs them, and the layers of each stage where they differ.
+
+    Parameters
+    ----------
+    facts : Facts
+        With the pipeline's size.
+    num_layers, chunks : int
+        Layers of the model, chunks of a rank.
+    file, key : str
+        For messages.
+    first, last : int
+        1 where the embedding, or the head, counts as a layer of its stage.
 
     Raises
     ------
@@ -176,142 +217,15 @@ def cut_evenly(facts: Facts, num_layers: int, chunks: int, *, file: str, key: st
     """
     facts.virtual_stages = chunks
     facts.schedule = "interleaved-1f1b" if chunks > 1 else "1f1b"
-    refuse_lost_layers(
-        num_layers,
-        facts.pipeline * chunks,
-        what=f"stages (pipeline {facts.pipeline} x virtual {chunks})",
-        file=file,
-        key=key,
-    )
-
-
-def _is_below(key: str, stated: Iterable[str]) -> bool:
-    return any(f"{key}.".startswith(f"{other}.") for other in stated)
-
-
-def _replicas(facts: Facts) -> int:
-    sizes = {"tensor": facts.tensor, "pipeline": facts.pipeline}
-    if facts.context > 1:
-        sizes["context"] = facts.context
-    at_least, words = product(**sizes)
-    if facts.data is not None:
-        total, words = product(**sizes, data=facts.data)
-        if facts.num_gpus is not None and total != facts.num_gpus:
-            raise ScenarioError(
-                f"{words}, but the run has {facts.num_gpus} GPUs", file=facts.files, key="parallel"
-            )
-        return facts.data
-    if facts.num_gpus is not None:
-        data, rest = divmod(facts.num_gpus, at_least)
-        if rest or not data:
-            raise ScenarioError(
-                f"{words} does not divide the run's {facts.num_gpus} GPUs", file=facts.files, key="parallel"
-            )
-        facts.inferred["parallel.data"] = f"{data} ({facts.num_gpus} GPUs / ({words}))"
-        return data
-    data = _placeholder_replicas(facts, at_least)
-    facts.placeholders["parallel.data"] = (
-        f"the number of GPUs is not stated; {data} replica{'s' if data > 1 else ''} of {words} taken"
-    )
-    facts.placeholders["cluster.num_nodes"] = "follows from parallel.data"
-    return data
-
-
-def _placeholder_replicas(facts: Facts, at_least: int) -> int:
-    """Take the fewest replicas that hold the experts, preferably of whole nodes."""
-    group = facts.tensor * facts.context
-    experts = facts.expert * (facts.expert_tensor or facts.tensor) if facts.expert > 1 else 1
-    fewest = experts // math.gcd(experts, group)
-    whole = GPUS_PER_NODE // math.gcd(at_least, GPUS_PER_NODE)
-    for data in (math.lcm(fewest, whole), fewest):
-        if facts.global_size is None or facts.global_size % (facts.micro * data) == 0:
-            return data
-    return fewest
-
-
-def _experts(facts: Facts, data: int) -> int:
-    """Check the experts' groups; give the number of devices among which whole experts are shared out.
-
-    Megatron-LM may cut experts less than other weights (``--expert-tensor-parallel-size``). A scenario cuts
-    them alike, so fewer devices then share out thinner experts: as many weights a device.
-    """
-    if facts.expert == 1:
-        return 1
-    each = facts.tensor if facts.expert_tensor is None else facts.expert_tensor
-    group = facts.tensor * facts.context * data
-    if group % (facts.expert * each):
-        raise ScenarioError(
-            f"expert {facts.expert} x expert-tensor {each} = {facts.expert * each} does not divide "
-            f"tensor {facts.tensor} x context {facts.context} x data {data} = {group}",
-            file=facts.files,
-            key="parallel.expert",
+    what = f"stages (pipeline {facts.pipeline} x virtual {chunks})"
+    stages, counted = facts.num_stages, num_layers + first + last
+    refuse_lost_layers(facts, counted, stages, what=what, file=file, key=key, total=num_layers)
+    if (first or last) and stages > 1 and "layers" not in facts.stated:
+        layers = [counted // stages] * stages
+        layers[0] -= first
+        layers[-1] -= last
+        facts.layers = layers
+        facts.inferred["layers"] = (
+            f"{joined(layers)} on {stages} stages (the {'embedding' if first else ''}"
+            f"{' and the ' if first and last else ''}{'head' if last else ''} counted as a layer each)"
         )
-    if each == facts.tensor:
-        return facts.expert
-    written, rest = divmod(facts.expert * each, facts.tensor)
-    if rest or not written:
-        raise ScenarioError(
-            f"expert {facts.expert} x expert-tensor {each} is not a multiple of tensor {facts.tensor}, which "
-            "is not modelled",
-            file=facts.files,
-            key="parallel.expert",
-        )
-    facts.not_used["expert-tensor-parallel-size"] = (
-        f"{each}: not modelled; expert {facts.expert} is written as {written} with experts cut by tensor "
-        f"{facts.tensor}, which leaves the weights of a device the same"
-    )
-    return written
-
-
-def _batch(facts: Facts, data: int) -> dict[str, int]:
-    at_once = facts.micro * data
-    if facts.global_size is None:
-        if facts.microbatches is None:
-            raise ScenarioError("neither a global batch nor a number of microbatches", file=facts.files)
-        facts.global_size = facts.microbatches * at_once
-        facts.inferred["batch.global"] = (
-            f"{facts.global_size} (microbatches {facts.microbatches} x micro {facts.micro} x data {data})"
-        )
-    num_microbatches, rest = divmod(facts.global_size, at_once)
-    if rest or not num_microbatches:
-        raise ScenarioError(
-            f"global batch {facts.global_size} is not a multiple of micro {facts.micro} x data {data} = "
-            f"{at_once}",
-            file=facts.files,
-            key="batch.global",
-        )
-    if facts.microbatches is not None and facts.microbatches != num_microbatches:
-        raise ScenarioError(
-            f"{facts.microbatches} microbatches x micro {facts.micro} x data {data} = "
-            f"{facts.microbatches * at_once}, but the global batch is {facts.global_size}",
-            file=facts.files,
-            key="batch",
-        )
-    words = f"{num_microbatches} (global {facts.global_size} / (micro {facts.micro} x data {data}))"
-    why = facts.inferred.get("batch.microbatches")
-    facts.inferred["batch.microbatches"] = f"{words}; {why}" if why else words
-    return {"global": facts.global_size, "micro": facts.micro}
-
-
-def _cluster(facts: Facts, gpus: int) -> dict[str, Any]:
-    per_node = facts.gpus_per_node
-    if per_node is None:
-        per_node = max(size for size in range(1, GPUS_PER_NODE + 1) if gpus % size == 0)
-        facts.placeholders["cluster.gpus_per_node"] = "not stated"
-        facts.placeholders.setdefault("cluster.num_nodes", "follows from cluster.gpus_per_node")
-    elif gpus < per_node or gpus % per_node:
-        facts.placeholders["cluster.gpus_per_node"] = f"{per_node} do not divide the {gpus} GPUs used here"
-        per_node = math.gcd(gpus, per_node)
-    accelerator = facts.accelerator
-    if accelerator is None:
-        accelerator = PLACEHOLDER_ACCELERATOR
-        facts.placeholders["cluster.accelerator"] = "not stated; `pipesim presets` lists what there is"
-    facts.placeholders["cluster.intra_node"] = f"not stated; usual for {accelerator}"
-    facts.placeholders["cluster.inter_node"] = f"not stated; usual for {accelerator}, one a device"
-    return {
-        "accelerator": accelerator,
-        "num_nodes": gpus // per_node,
-        "gpus_per_node": per_node,
-        "intra_node": get_preset("accelerators", accelerator).fields["intra_node"],
-        "inter_node": _INTER_NODE.get(accelerator, "ib-ndr"),
-    }

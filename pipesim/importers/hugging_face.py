@@ -2,61 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
-from pipesim.importers.facts import Facts, Imported, complete
-from pipesim.importers.writing import scenario_text
-from pipesim.scenario.hf.config import read_hf_config
+from pipesim.importers.facts import Facts
+from pipesim.importers.request import Request
+from pipesim.scenario.hf.config import read_hf_model
 
 _MICROBATCHES_PER_RANK = 8
 
 
-def hf_scenario_text(path: str | Path) -> str:
-    """Write a scenario for a model whose cluster is not known yet.
-
-    Parameters
-    ----------
-    path : str or Path
-        A ``config.json`` that `read_hf_config` accepts.
-
-    Returns
-    -------
-    str
-        YAML with the model's fields, and a cluster, a cut and a batch that run and are commented as
-        placeholders to edit.
+def read(request: Request) -> Facts:
+    """Make up a cluster, a cut and a batch for a model whose cluster is not known yet, all placeholders.
 
     Raises
     ------
     ScenarioError
-        As for `read_hf_config`.
+        As for `read_hf_model`.
     """
-    return scenario_text(import_hf(path))
-
-
-def import_hf(path: str | Path, *, overrides: Iterable[str] = ()) -> Imported:
-    """Make a scenario for a model whose cluster is not known yet.
-
-    Parameters
-    ----------
-    path : str or Path
-        A ``config.json`` that `read_hf_config` accepts.
-    overrides : iterable of str
-        ``KEY=VALUE`` each, laid over the scenario.
-
-    Returns
-    -------
-    Imported
-        With everything but the model as a placeholder.
-
-    Raises
-    ------
-    ScenarioError
-        As for `read_hf_config`.
-    """
-    model = read_hf_config(path)
-    facts = Facts("Hugging Face", Path(path).name, model["name"], model)
+    read_model = read_hf_model(request.paths[0], ignore=request.ignore, stated=request.stated)
+    request.ignore = ()
+    model = read_model.fields
+    facts = request.facts("Hugging Face", model["name"])
+    facts.model, facts.not_used = model, dict(read_model.not_used)
     facts.tensor = next(size for size in (8, 4, 2, 1) if _divides(model, size))
     facts.pipeline = next(size for size in (8, 4, 2, 1) if size <= model["num_hidden_layers"])
     facts.data = 1
@@ -69,7 +36,7 @@ def import_hf(path: str | Path, *, overrides: Iterable[str] = ()) -> Imported:
         "batch": "sequences of one optimizer step, and of one microbatch",
         "schedule": "`pipesim compare` shows what others would take",
     }
-    return complete(facts, overrides=overrides)
+    return facts
 
 
 def _divides(model: dict[str, Any], tensor: int) -> bool:

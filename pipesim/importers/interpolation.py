@@ -1,34 +1,43 @@
-"""Values of a YAML file with OmegaConf's ``${...}``: references and plain arithmetic, resolved when read.
+"""Values of a YAML file with OmegaConf's ``${...}``, and the arithmetic that NeMo's launcher registers.
 
-Understood are ``${a.b}`` from the top, ``${.b}`` beside, ``${..b}`` one level up,
-``${oc.env:NAME,default}``, ``${NAME:default}`` as an environment default, and the arithmetic that NeMo's
-launcher registers: ``multiply``, ``divide_ceil``, ``divide_floor``, ``divide``, ``sum``, ``add`` and
-``subtract``.
+The environment is never read: ``${oc.env:NAME,default}`` is its default.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import (
+    InterpolationKeyError,
+    MissingMandatoryValue,
+    OmegaConfBaseException,
+    UnsupportedInterpolationType,
+)
+from omegaconf.resolvers import oc
+
 from pipesim.errors import ScenarioError
-from pipesim.importers.values import Unknown
 from pipesim.scenario.counts import clean
+from pipesim.scenario.settings import Unknown
 
 MAX_DEPTH = 20
 MAX_STEPS = 20_000
-_INNERMOST = re.compile(r"\$\{([^${}]*)\}")
-_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
-_ARITHMETIC: dict[str, Callable[[list[int]], int]] = {
-    "multiply": lambda numbers: math.prod(numbers),
-    "sum": lambda numbers: sum(numbers),
-    "add": lambda numbers: sum(numbers),
-    "subtract": lambda numbers: numbers[0] - sum(numbers[1:]),
-    "divide_ceil": lambda numbers: -(-numbers[0] // math.prod(numbers[1:])),
-    "divide_floor": lambda numbers: numbers[0] // math.prod(numbers[1:]),
-    "divide": lambda numbers: _exactly(numbers[0], math.prod(numbers[1:])),
+_REFERENCE = re.compile(r"\$\{([^${}:]*)\}")
+_COMPUTED_NAME = re.compile(r"\$\{[^:{}]*\$\{")
+_SHORT_DEFAULT = re.compile(r"\$\{([A-Z][A-Z0-9_]*):([^${}]*)\}")
+"""``${NAME:default}``, as some launchers write defaults of the environment."""
+_ARITHMETIC: dict[str, Callable[..., int]] = {
+    "multiply": lambda *numbers: math.prod(numbers),
+    "sum": lambda *numbers: sum(numbers),
+    "add": lambda *numbers: sum(numbers),
+    "subtract": lambda first, *numbers: first - sum(numbers),
+    "divide_ceil": lambda first, *numbers: -(-first // math.prod(numbers)),
+    "divide_floor": lambda first, *numbers: first // math.prod(numbers),
+    "divide": lambda first, *numbers: _exactly(first, math.prod(numbers)),
 }
 
 
@@ -47,98 +56,159 @@ def resolved(document: Mapping[str, Any], *, file: str, mounted: str = "") -> di
     Returns
     -------
     dict
-        Nested as before; what refers outside the file is `Unknown`.
+        Nested as before; what refers outside the file, or is left to be stated (``???``), is `Unknown`.
 
     Raises
     ------
     ScenarioError
         References in a circle or without end, or arithmetic on what is not a whole number.
     """
-    return _Resolver(document, file, mounted).mapping(document, ())
+    plain = _readable(document, file, ())
+    whole = {mounted: plain, **plain} if mounted and mounted not in plain else plain
+    _refuse_without_end(whole, file)
+    with _own_resolvers():
+        return _mapping(OmegaConf.create(whole), document, file, ())
 
 
-class _Resolver:
-    def __init__(self, document: Mapping[str, Any], file: str, mounted: str) -> None:
-        self._document = document
-        self._file = file
-        self._mounted = mounted
-        self._steps = 0
+def _readable(value: Any, file: str, path: tuple[str, ...]) -> Any:
+    """Write defaults as OmegaConf does, and leave out texts that it cannot read.
 
-    def mapping(self, values: Mapping[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
-        return {
-            key: self.mapping(value, (*path, key))
-            if isinstance(value, Mapping)
-            else self._value(value, (*path, key), 0)
-            for key, value in values.items()
-        }
-
-    def _value(self, value: Any, path: tuple[str, ...], depth: int) -> Any:
-        if not isinstance(value, str) or "${" not in value:
-            return value
-        if depth > MAX_DEPTH:
-            raise self._error(path, "its references run in a circle, or are nested too deeply")
-        text = value
-        while (match := _INNERMOST.search(text)) is not None:
-            self._steps += 1
-            if self._steps > MAX_STEPS or len(text) > 100_000:
-                raise self._error(path, "its references are without end")
-            found = self._one(match[1], path, depth)
-            if isinstance(found, Unknown) or match[0] == text:
-                return found
-            text = text[: match.start()] + str(found) + text[match.end() :]
-        return text if "${" not in text else Unknown(clean(value, most=80))
-
-    def _one(self, inside: str, path: tuple[str, ...], depth: int) -> Any:
-        name, colon, arguments = inside.partition(":")
-        name = name.strip()
-        if not colon:
-            return self._reference(name, path, depth)
-        if name == "oc.env":
-            variable, comma, default = arguments.partition(",")
-            return _typed(default.strip()) if comma else Unknown(f"${variable.strip()} of the environment")
-        if name in _ARITHMETIC:
-            numbers = [part.strip() for part in arguments.split(",")]
-            if not all(_WHOLE.fullmatch(number) for number in numbers) or len(numbers) < 2:
-                raise self._error(path, f"{name} needs two or more whole numbers, found {arguments[:60]!r}")
-            try:
-                result = _ARITHMETIC[name]([int(number) for number in numbers])
-            except (ZeroDivisionError, ValueError):
-                raise self._error(path, f"{name} of {arguments[:60]!r} is not a whole number") from None
-            if abs(result) > 10**18:
-                raise self._error(path, f"{name} of {arguments[:60]!r} is too large")
-            return result
-        if re.fullmatch(r"[A-Z][A-Z0-9_]*", name):
-            return _typed(arguments.strip())
-        return Unknown(f"${{{inside}}}")
-
-    def _reference(self, name: str, path: tuple[str, ...], depth: int) -> Any:
-        dots = len(name) - len(name.lstrip("."))
-        parts = tuple(name[dots:].split("."))
-        start = path[: len(path) - dots] if dots else ()
-        if not dots and self._mounted and parts[0] == self._mounted and self._mounted not in self._document:
-            parts = parts[1:]
-        here: Any = self._document
-        for part in (*start, *parts):
-            if not isinstance(here, Mapping) or part not in here:
-                return Unknown(f"${{{name}}}, which is not in the file")
-            here = here[part]
-        if isinstance(here, (Mapping, list)):
-            return Unknown(f"${{{name}}}, which is not a single value")
-        return self._value(here, (*start, *parts), depth + 1)
-
-    def _error(self, path: tuple[str, ...], problem: str) -> ScenarioError:
-        return ScenarioError(problem, file=self._file, key=".".join(path))
+    Raises
+    ------
+    ScenarioError
+        A resolver whose arguments cannot be read.
+    """
+    if isinstance(value, Mapping):
+        return {key: _readable(item, file, (*path, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_readable(item, file, path) for item in value]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+    text = _SHORT_DEFAULT.sub(r"${oc.env:\1,\2}", value)
+    try:
+        OmegaConf.create({"text": text})
+    except OmegaConfBaseException as error:
+        if ":" in text:
+            raise ScenarioError(
+                f"{clean(value, most=80)}: {_line(error)}", file=file, key=".".join(path)
+            ) from None
+        return "???"
+    return text
 
 
-def _typed(text: str) -> Any:
-    """Read the text of a default as YAML would."""
-    if _WHOLE.fullmatch(text):
-        return int(text)
-    return {"true": True, "false": False, "null": None, "": None}.get(text.lower(), text)
+@contextmanager
+def _own_resolvers() -> Iterator[None]:
+    """Register the launcher's arithmetic and an empty environment, and put back what was there."""
+    added = [name for name in _ARITHMETIC if not OmegaConf.has_resolver(name)]
+    OmegaConf.register_resolver("oc.env", _default_of, replace=True)
+    for name in added:
+        OmegaConf.register_resolver(name, _counted(_ARITHMETIC[name]))
+    try:
+        yield
+    finally:
+        OmegaConf.register_resolver("oc.env", oc.env, replace=True)
+        for name in added:
+            OmegaConf.clear_resolver(name)
+
+
+def _default_of(name: str, *default: Any) -> Any:
+    if not default:
+        raise KeyError(name)
+    return default[0]
+
+
+def _counted(function: Callable[..., int]) -> Callable[..., int]:
+    def compute(*numbers: Any) -> int:
+        if len(numbers) < 2 or any(type(number) is not int or abs(number) > 10**18 for number in numbers):
+            raise ValueError("two or more whole numbers are needed")
+        result = function(*numbers)
+        if abs(result) > 10**18:
+            raise ValueError("the result is too large")
+        return result
+
+    return compute
 
 
 def _exactly(dividend: int, divisor: int) -> int:
     quotient, rest = divmod(dividend, divisor)
     if rest:
-        raise ValueError
+        raise ValueError("the result is not a whole number")
     return quotient
+
+
+def _mapping(config: Any, values: Mapping[str, Any], file: str, path: tuple[str, ...]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            result[key] = _mapping(config[key], value, file, (*path, key))
+        elif isinstance(value, (str, list)):
+            result[key] = _value(config, key, value, file, (*path, key))
+        else:
+            result[key] = value
+    return result
+
+
+def _value(config: Any, key: str, raw: str | list[Any], file: str, path: tuple[str, ...]) -> Any:
+    if isinstance(raw, str) and _COMPUTED_NAME.search(raw):
+        return Unknown(clean(raw, most=80))
+    try:
+        value = config[key]
+    except MissingMandatoryValue:
+        return Unknown("???, which is left to be stated")
+    except InterpolationKeyError as error:
+        return Unknown(f"{clean(str(raw), most=80)}, which is not in the file: {_line(error)}")
+    except UnsupportedInterpolationType:
+        return Unknown(clean(str(raw), most=80))
+    except OmegaConfBaseException as error:
+        if "parent node" in str(error):
+            return Unknown(f"{clean(str(raw), most=80)}, which is not a single value")
+        if "KeyError raised" in str(error):
+            return Unknown(f"{clean(str(raw), most=80)} of the environment")
+        raise ScenarioError(
+            f"{clean(str(raw), most=80)}: {_line(error)}", file=file, key=".".join(path)
+        ) from None
+    if isinstance(value, (DictConfig, ListConfig)):
+        if isinstance(raw, list):
+            return OmegaConf.to_container(value, resolve=False)
+        return Unknown(f"{clean(raw, most=80)}, which is not a single value")
+    return value
+
+
+def _refuse_without_end(document: Mapping[str, Any], file: str) -> None:
+    """Count what resolving each text takes: texts that refer twice to texts that refer twice grow fast."""
+    texts = dict(_texts(document, ()))
+    steps: dict[tuple[str, ...], int] = {}
+
+    def cost(path: tuple[str, ...], above: tuple[tuple[str, ...], ...]) -> int:
+        if path in above or len(above) > MAX_DEPTH:
+            raise ScenarioError(
+                "its references run in a circle, or are nested too deeply", file=file, key=".".join(above[0])
+            )
+        if path not in steps:
+            total = 1
+            for name in _REFERENCE.findall(texts.get(path, "")):
+                dots = len(name) - len(name.lstrip("."))
+                start = path[: len(path) - dots] if dots else ()
+                total += cost((*start, *name[dots:].strip().split(".")), (*above, path))
+            if total > MAX_STEPS:
+                raise ScenarioError("its references are without end", file=file, key=".".join(path))
+            steps[path] = total
+        return steps[path]
+
+    for path in texts:
+        cost(path, ())
+
+
+def _texts(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _texts(item, (*path, key))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _texts(item, (*path, str(number)))
+    elif isinstance(value, str) and "${" in value:
+        yield path, value
+
+
+def _line(error: Exception) -> str:
+    return clean(str(error).splitlines()[0] if str(error) else type(error).__name__, most=160)

@@ -2,85 +2,128 @@
 
 from __future__ import annotations
 
+import ast
 import re
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.facts import Facts, Imported, complete
-from pipesim.importers.megatron_arguments import Arguments, read_arguments
+from pipesim.importers.facts import Facts, Limit
+from pipesim.importers.literals import evaluated
+from pipesim.importers.megatron_arguments import NODES, PER_NODE, Arguments, read_arguments
 from pipesim.importers.megatron_cut import cut
-from pipesim.importers.values import Settings
-from pipesim.importers.vocabulary import GPT2, embedding_rows, tokens_of
+from pipesim.importers.megatron_memory import read_memory
+from pipesim.importers.request import NEEDED, Request, read_shape, read_sizes
+from pipesim.importers.tokenizers import GPT2, Tokenizer, embedding_rows, tokens_of
 from pipesim.scenario.counts import MAX_LAYERS
+from pipesim.scenario.settings import Settings
 
+SIZES = {
+    "tensor": ("tensor-model-parallel-size", "model-parallel-size"),
+    "pipeline": ("pipeline-model-parallel-size",),
+    "context": ("context-parallel-size",),
+    "expert": ("expert-model-parallel-size",),
+}
+SHAPE = {
+    "hidden_size": ("hidden-size",),
+    "num_attention_heads": ("num-attention-heads",),
+    "intermediate_size": ("ffn-hidden-size",),
+    "seq_length": ("seq-length", "encoder-seq-length"),
+    "head_dim": ("kv-channels",),
+}
+_EXPERTS = {
+    "num_experts": ("num-experts",),
+    "num_experts_per_tok": ("moe-router-topk",),
+    "moe_intermediate_size": ("moe-ffn-hidden-size",),
+    "shared_expert_intermediate_size": ("moe-shared-expert-intermediate-size",),
+}
+_LATENT = {
+    "kv_lora_rank": ("kv-lora-rank", 32),
+    "qk_nope_head_dim": ("qk-head-dim", 128),
+    "qk_rope_head_dim": ("qk-pos-emb-head-dim", 64),
+    "v_head_dim": ("v-head-dim", 128),
+}
+_GATED = ("swiglu", "geglu", "quick-geglu", "reglu", "liglu", "glu-activation", "gated-linear-unit")
+_OWN_LEARNED = ("learned_absolute", "learned")
 _NAME_SIZES = (
     ("tp", "tensor", re.compile(r"(?<![a-z])tp(\d+)")),
     ("pp", "pipeline", re.compile(r"(?<![a-z])pp(\d+)")),
     ("cp", "context", re.compile(r"(?<![a-z])cp(\d+)")),
     ("ep", "expert", re.compile(r"(?<![a-z])em?p(\d+)")),
 )
+LIMITS = (
+    Limit(
+        lambda facts: (
+            facts.schedule == "interleaved-1f1b"
+            and facts.microbatch_group_size is None
+            and (facts.num_microbatches or 0) % facts.pipeline > 0
+        ),
+        "runs its interleaved schedule with microbatches that the pipeline ranks divide, unless "
+        "--microbatch-group-size-per-virtual-pipeline-stage is stated",
+        "megatron/core/pipeline_parallel/schedules.py, since Megatron-LM 2.1",
+        "parallel.microbatch_group_size",
+        "--set parallel.microbatch_group_size=N states it",
+    ),
+    Limit(
+        lambda facts: (
+            facts.schedule == "interleaved-1f1b" and facts.pipeline == 2 and facts.p2p == "blocking"
+        ),
+        "asks for more than two ranks where the interleaved schedule sends without overlap",
+        "megatron/training/arguments.py, core 0.9",
+        "network.p2p",
+        "--set network.p2p=overlapped simulates the overlap",
+    ),
+    Limit(
+        lambda facts: facts.context > 1 and facts.model.get("seq_length", 0) % (2 * facts.context) > 0,
+        "asks for a sequence that is a multiple of 2 x --context-parallel-size",
+        "megatron/training/arguments.py, core 0.7",
+        "model.seq_length",
+        "--set model.seq_length=N states another",
+    ),
+    Limit(
+        lambda facts: facts.expert > 1 and facts.precision.get("compute") == "fp16",
+        "has no expert parallelism in fp16",
+        "megatron/training/arguments.py, core 0.7",
+        "precision",
+        "--set precision=bf16 states another format",
+    ),
+)
 
 
-def read_megatron(
-    paths: Sequence[str | Path],
-    *,
-    define: Mapping[str, str] | None = None,
-    num_gpus: int | None = None,
-    overrides: Iterable[str] = (),
-) -> Imported:
+def read(request: Request) -> Facts:
     """Read shell scripts, test YAML or plain arguments of Megatron-LM.
-
-    Parameters
-    ----------
-    paths : sequence of path
-        In the order in which they are sourced.
-    define : Mapping, optional
-        Values of shell variables.
-    num_gpus : int, optional
-        GPUs of the run, where the files do not say.
-    overrides : iterable of str
-        ``KEY=VALUE`` each, laid over the scenario.
-
-    Returns
-    -------
-    Imported
-        A scenario that loads.
 
     Raises
     ------
     ScenarioError
         Arguments that are missing, hang on unknown variables, contradict each other, or drop layers.
     """
-    arguments = read_arguments(paths, define or {})
-    settings = arguments.settings()
+    arguments = read_arguments(request.paths, request.define)
     if not arguments.values:
         raise ScenarioError(
             "no arguments of Megatron-LM found (a command or variable with --num-layers, --hidden-size, ...)",
             file=arguments.files,
         )
-    facts = megatron_facts(settings, arguments, Path(paths[0]), num_gpus=num_gpus)
+    settings = request.settings(arguments.values, numbers_are_text=True)
+    facts = megatron_facts(request, settings, arguments, request.paths[0])
+    facts.limits = LIMITS
     _batch(facts, settings)
-    facts.not_used |= settings.unused()
-    return complete(facts, overrides=overrides)
+    return facts
 
 
-def megatron_facts(
-    settings: Settings, arguments: Arguments, path: Path, *, num_gpus: int | None = None
-) -> Facts:
+def megatron_facts(request: Request, settings: Settings, arguments: Arguments, path: Path) -> Facts:
     """Read all but the batch.
 
     Parameters
     ----------
+    request : Request
+        For what the user states.
     settings : Settings
         The arguments.
     arguments : Arguments
         For the launcher's numbers and notes.
     path : Path
         Names the scenario; sizes in its name are compared with the file's.
-    num_gpus : int, optional
-        As the user stated it.
 
     Returns
     -------
@@ -90,180 +133,144 @@ def megatron_facts(
     Raises
     ------
     ScenarioError
-        As for `read_megatron`.
+        As for `read`.
     """
-    facts = Facts("Megatron-LM", arguments.files, _name(path), {"name": _name(path)})
+    _refuse_other_models(settings)
+    request.settings(arguments.rest, arguments.files)
+    settings.skip(*NODES, *PER_NODE)
+    facts = request.facts("Megatron-LM", _name(path))
+    facts.model = {"name": facts.name}
     facts.inferred |= arguments.notes
-    facts.tensor = settings.count("tensor-model-parallel-size", "model-parallel-size") or 1
-    facts.pipeline = settings.count("pipeline-model-parallel-size", maximum=MAX_LAYERS) or 1
-    facts.context = settings.count("context-parallel-size") or 1
-    facts.expert = settings.count("expert-model-parallel-size") or 1
+    read_sizes(settings, facts, SIZES)
     facts.expert_tensor = settings.count("expert-tensor-parallel-size")
     facts.sequence_parallel = settings.flag("sequence-parallel")
-    facts.optimizer = "sharded" if settings.flag("use-distributed-optimizer") else "plain"
-    facts.overlap_gradients = settings.flag("overlap-grad-reduce")
-    if facts.overlap_gradients:
-        facts.inferred["parallel.overlap_gradients"] = "true (--overlap-grad-reduce)"
-    if settings.flag("overlap-param-gather"):
-        facts.not_used["overlap-param-gather"] = "not modelled: no weight is gathered beside a forward"
-    facts.precision = _precision(settings)
-    facts.recompute = _recompute(settings, facts)
     if settings.flag("no-overlap-p2p-communication"):
         facts.p2p = "blocking"
     cut(facts, settings)
     facts.model |= _model(settings, facts)
-    _gpus(facts, arguments, num_gpus)
+    read_memory(settings, facts)
+    _gpus(facts, arguments)
     _compare_name(facts, path)
     return facts
 
 
-def _model(settings: Settings, facts: Facts) -> dict[str, Any]:
-    hidden = settings.required("hidden-size", what="width of the residual stream")
-    gated = settings.flag("swiglu")
-    ffn = settings.count("ffn-hidden-size")
-    if ffn is None:
-        ffn = int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden
-        facts.inferred["model.intermediate_size"] = (
-            f"{ffn} (Megatron-LM's default{' of a gated MLP' if gated else ''})"
+def _refuse_other_models(settings: Settings) -> None:
+    """Refuse layers that a specification of the user's own, or one of another kind, puts together."""
+    key, spec = settings.raw("spec")
+    words = " ".join(spec) if isinstance(spec, list) else str(spec or "")
+    if any(kind in words.lower() for kind in ("mamba", "hybrid", "bert", "t5", "heterogeneous", "hyena")):
+        raise settings.refuse(
+            key, f"found {words[:60]!r}: such layers are not modelled; --ignore {key} reads on without it"
         )
-    seq_length = settings.required("seq-length", "encoder-seq-length", what="tokens of one sequence")
-    positions = settings.text("position-embedding-type") or "learned_absolute"
+    key, kind = settings.raw("train-type", "sft-type", "tuner-type")
+    if kind not in (None, "full", "none"):
+        raise settings.refuse(
+            key,
+            f"found {str(kind)[:40]!r}: frozen weights are not modelled; --ignore {key} reads it as training "
+            "of all weights",
+        )
+
+
+def _model(settings: Settings, facts: Facts) -> dict[str, Any]:
+    model = read_shape(settings, SHAPE, **{key: words for key, words in NEEDED.items() if key in SHAPE})
+    gated = sum(settings.flag(name) for name in _GATED) > 0
+    if "intermediate_size" not in model:
+        hidden = model["hidden_size"]
+        model["intermediate_size"] = int(4 * hidden * 2 / 3) // 64 * 64 if gated else 4 * hidden
+        facts.inferred["model.intermediate_size"] = (
+            f"{model['intermediate_size']} (Megatron-LM's default{' of a gated MLP' if gated else ''})"
+        )
+    positions = settings.text("position-embedding-type") or _OWN_LEARNED[0]
     if settings.flag("use-rotary-position-embeddings"):
         positions = "rope"
     longest = settings.count("max-position-embeddings")
-    learned = (longest or seq_length) if positions == "learned_absolute" else 0
-    model: dict[str, Any] = {
-        "hidden_size": hidden,
-        "num_attention_heads": settings.required("num-attention-heads", what="query heads"),
-        "intermediate_size": ffn,
+    model |= {
         "vocab_size": _vocabulary(settings, facts),
-        "seq_length": seq_length,
         "gated_mlp": gated,
         "tie_word_embeddings": not settings.flag("untie-embeddings-and-output-weights"),
         "biases": not settings.flag("disable-bias-linear"),
-        "num_learned_positions": learned,
+        "num_learned_positions": (longest or model["seq_length"]) if positions in _OWN_LEARNED else 0,
         "source": f"Megatron-LM arguments {facts.files}",
     }
-    groups = settings.count("num-query-groups")
-    if settings.flag("group-query-attention"):
+    groups = settings.count("num-query-groups", sets="model.num_key_value_heads")
+    if settings.flag("group-query-attention") or settings.is_stated("model.num_key_value_heads"):
         model["num_key_value_heads"] = groups or 1
     elif groups is not None:
         facts.not_used["num-query-groups"] = f"{groups}: has no effect without --group-query-attention"
-    head_dim = settings.count("kv-channels")
-    if head_dim is not None and not settings.flag("multi-latent-attention"):
-        model["head_dim"] = head_dim
-    return model | _latent_attention(settings, facts) | _experts(settings, facts)
+    if settings.flag("multi-latent-attention"):
+        model.pop("head_dim", None)
+        model |= _latent_attention(settings, facts)
+    return model | _experts(settings, facts, model)
 
 
 def _latent_attention(settings: Settings, facts: Facts) -> dict[str, Any]:
-    if not settings.flag("multi-latent-attention"):
-        return {}
-    queries = settings.count("q-lora-rank")
-    model = {} if queries is None else {"q_lora_rank": queries}
-    for key, argument, default in (
-        ("kv_lora_rank", "kv-lora-rank", 32),
-        ("qk_nope_head_dim", "qk-head-dim", 128),
-        ("qk_rope_head_dim", "qk-pos-emb-head-dim", 64),
-        ("v_head_dim", "v-head-dim", 128),
-    ):
-        size = settings.count(argument)
+    model = read_shape(settings, {"q_lora_rank": ("q-lora-rank",)})
+    for key, (argument, default) in _LATENT.items():
+        size = settings.count(argument, sets=f"model.{key}")
         model[key] = default if size is None else size
         if size is None:
             facts.inferred[f"model.{key}"] = f"{default} (default of --{argument})"
     return model
 
 
-def _experts(settings: Settings, facts: Facts) -> dict[str, Any]:
-    experts = settings.count("num-experts")
-    if experts is None:
-        return {}
-    model: dict[str, Any] = {
-        "num_experts": experts,
-        "num_experts_per_tok": settings.count("moe-router-topk") or 2,
-        "moe_intermediate_size": settings.count("moe-ffn-hidden-size")
-        or settings.count("ffn-hidden-size")
-        or 4 * settings.required("hidden-size", what="width of the residual stream"),
-    }
-    shared = settings.count("moe-shared-expert-intermediate-size")
-    if shared is not None:
-        model["shared_expert_intermediate_size"] = shared
+def _experts(settings: Settings, facts: Facts, model: dict[str, Any]) -> dict[str, Any]:
+    experts = read_shape(settings, _EXPERTS)
     frequency = settings.text("moe-layer-freq")
+    if "num_experts" not in experts:
+        return {}
+    experts.setdefault("num_experts_per_tok", 2)
+    experts.setdefault("moe_intermediate_size", model["intermediate_size"])
+    if settings.is_stated("model.moe_layer_freq"):
+        return experts
     if frequency is not None:
-        layers = _layer_frequency(frequency, settings.file)
-        model["moe_layer_freq"] = layers if isinstance(layers, int) else layers + [1] * facts.added_layers
-    return model
+        layers = _layer_frequency(frequency, settings)
+        experts["moe_layer_freq"] = layers if isinstance(layers, int) else layers + [1] * facts.added_layers
+    return experts
 
 
-def _layer_frequency(text: str, file: str) -> int | list[int]:
+def _layer_frequency(text: str, settings: Settings) -> int | list[int]:
     """Read ``2`` or ``([0]*3+[1]*11)``, which Megatron-LM would evaluate as Python."""
-    plain = re.sub(r"[\s\\()]", "", text)
-    if re.fullmatch(r"[1-9][0-9]{0,5}", plain):
-        return int(plain)
-    result: list[int] = []
-    for part in plain.split("+"):
-        match = re.fullmatch(r"\[([01](?:,[01])*),?\](?:\*([0-9]{1,5}))?", part)
-        if match is None or len(result) > MAX_LAYERS:
-            raise ScenarioError(
-                f"found {text[:60]!r}; a whole number or a sum such as [0]*3+[1]*11 is needed",
-                file=file,
-                key="moe-layer-freq",
-            )
-        result += [int(entry) for entry in match[1].split(",")] * int(match[2] or 1)
-    return result
-
-
-def _vocabulary(settings: Settings, facts: Facts) -> int:
-    stated = settings.count("padded-vocab-size")
-    if stated is not None:
-        return stated
-    divisor = settings.count("make-vocab-size-divisible-by") or 128
-    tokens = settings.count("vocab-size")
-    kind = settings.text("tokenizer-type")
-    known: tuple[int, str] | None
-    if tokens is None:
-        # A path behind an unset variable tells nothing.
-        files = [settings.text(name) for name in ("tokenizer-model", "vocab-file") if settings.is_known(name)]
-        known = tokens_of(kind, *files) if kind else (GPT2, "the GPT-2 tokenizer, taken by default")
-    elif kind == "NullTokenizer":
-        known = (tokens + 1, "--vocab-size, one more for the end of a document")
-    else:
-        known = (tokens, "--vocab-size")
-    return embedding_rows(
-        facts,
-        known,
-        divisor=divisor,
-        unknown=f"the size of {kind} is not in the file; state it with the padding",
+    try:
+        value = evaluated(ast.parse(text.replace("\\", "").strip(), mode="eval").body, {})
+    except (ValueError, TypeError, ArithmeticError, SyntaxError, RecursionError, MemoryError):
+        value = None
+    entries = value if isinstance(value, list) else []
+    if isinstance(value, int) and 0 < value <= MAX_LAYERS:
+        return value
+    if entries and len(entries) <= MAX_LAYERS and all(entry in (0, 1) for entry in entries):
+        return [int(entry) for entry in entries]
+    raise settings.refuse(
+        "moe-layer-freq",
+        f"found {text[:60]!r}; a whole number or a sum such as [0]*3+[1]*11 is needed; "
+        "--set model.moe_layer_freq=VALUE states it",
     )
 
 
-def _precision(settings: Settings) -> str | None:
-    if settings.text("fp8-format", "fp8") is not None:
-        return "fp8"
-    return "bf16" if settings.flag("bf16") else "fp16" if settings.flag("fp16") else None
+def _vocabulary(settings: Settings, facts: Facts) -> int:
+    stated = settings.count("padded-vocab-size", "pad-vocab-size-to", sets="model.vocab_size")
+    divisor = settings.count("make-vocab-size-divisible-by") or 128
+    tokens = settings.count("vocab-size")
+    kind = settings.text("tokenizer-type")
+    # A path behind an unset variable tells nothing.
+    names = ("tokenizer-model", "tokenizer-name-or-path", "vocab-file")
+    files = [settings.text(name) for name in names if settings.is_known(name)]
+    settings.skip(*names)
+    if stated is not None:
+        return stated
+    known: Tokenizer | None
+    if tokens is None:
+        known = tokens_of(*files, kind) if kind else Tokenizer(GPT2, "the GPT-2 tokenizer, taken by default")
+    elif kind == "NullTokenizer":
+        known = Tokenizer(tokens + 1, "--vocab-size, one more for the end of a document")
+    else:
+        known = Tokenizer(tokens, "--vocab-size")
+    return embedding_rows(facts, known, divisor=divisor, unknown=f"the size of {kind} is not in the file")
 
 
-def _recompute(settings: Settings, facts: Facts) -> str:
-    kind = settings.text("recompute-granularity")
-    method = settings.text("recompute-method", "activations-checkpoint-method")
-    layers = settings.count("recompute-num-layers", "activations-checkpoint-num-layers", minimum=0)
-    if settings.flag("recompute-activations"):
-        kind = kind or "selective"
-    if settings.flag("checkpoint-activations") or (kind is None and method is not None):
-        kind = "full"
-    if kind not in (None, "full", "selective"):
-        raise ScenarioError(
-            f"found {kind!r}; allowed: full, selective", file=settings.file, key="recompute-granularity"
-        )
-    if kind == "full" and method == "block" and layers is not None:
-        facts.not_used["recompute-num-layers"] = f"{layers}: not modelled; every layer is recomputed"
-    return kind or "none"
-
-
-def _gpus(facts: Facts, arguments: Arguments, num_gpus: int | None) -> None:
+def _gpus(facts: Facts, arguments: Arguments) -> None:
     nodes, per_node = arguments.num_nodes, arguments.gpus_per_node
     facts.gpus_per_node = per_node
-    facts.num_gpus = num_gpus
-    if num_gpus is not None or nodes is None:
+    if facts.num_gpus is not None or nodes is None:
         return
     if per_node is None:
         per_node = facts.gpus_per_node = 8
@@ -279,15 +286,15 @@ def _gpus(facts: Facts, arguments: Arguments, num_gpus: int | None) -> None:
 
 
 def _batch(facts: Facts, settings: Settings) -> None:
-    facts.micro = settings.required("micro-batch-size", "batch-size", what="sequences of a microbatch")
-    facts.global_size = settings.count("global-batch-size")
+    facts.micro = settings.required(
+        "micro-batch-size", "batch-size", what="sequences of a microbatch", sets="batch.micro"
+    )
+    facts.global_size = settings.count("global-batch-size", sets="batch.global")
     if facts.global_size is None:
         facts.microbatches = 1
         facts.inferred["batch.microbatches"] = (
             "--global-batch-size is not stated, and Megatron-LM then runs a single microbatch"
         )
-    if settings.raw("rampup-batch-size")[1] is not None:
-        facts.not_used["rampup-batch-size"] = "the full global batch is simulated"
 
 
 def _compare_name(facts: Facts, path: Path) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.importers.shell import Script, new_script, read_script
-from pipesim.importers.values import Settings, Unknown
 from pipesim.reading import read_text
 from pipesim.scenario.counts import as_count, clean, shown
 from pipesim.scenario.loading import parse_yaml
+from pipesim.scenario.settings import Unknown
 
 _TRAINING = (
     "--num-layers",
@@ -22,10 +22,14 @@ _TRAINING = (
     "--pipeline-model-parallel-size",
     "--global-batch-size",
 )
-_NODES = ("nnodes", "nodes", "num-nodes")
-_PER_NODE = ("nproc-per-node", "ntasks-per-node", "gpus-per-node", "num-gpus")
+NODES = ("nnodes", "nodes", "num-nodes")
+PER_NODE = ("nproc-per-node", "gpus-per-node", "num-gpus", "gres", "gpus-per-task", "ntasks-per-node")
+"""Ways to state the GPUs of a node, the surest first: a task may stand for one GPU or for a launcher."""
 _NODE_VARIABLES = ("NNODES", "NUM_NODES", "SLURM_NNODES", "NODES")
 _PER_NODE_VARIABLES = ("GPUS_PER_NODE", "NPROC_PER_NODE")
+_BATCH_OPTION = re.compile(r"^#SBATCH[ \t]+(.*?)(?:[ \t]#.*)?$", re.MULTILINE)
+_SHORT = {"-N": "--nodes", "-n": "--ntasks", "-G": "--gpus"}
+_NUMBER = re.compile(r"(?:gpu:(?:[A-Za-z][\w.-]*:)?)?([0-9]{1,12})(?:-[0-9]+)?")
 _DEFAULT_IN_TEXT = re.compile(r"\$\{([A-Za-z_]\w*):-?([^{}$]*)\}")
 _FLAG = re.compile(r"--[A-Za-z][\w.-]*")
 
@@ -46,18 +50,17 @@ class Arguments:
         Here-documents of the scripts.
     notes : dict
         What was taken for granted.
+    rest : dict
+        What else the YAML files hold, by path, and the launcher's options of batch scripts.
     """
 
     files: str
     values: dict[str, Any] = field(default_factory=dict)
+    rest: dict[str, Any] = field(default_factory=dict)
     num_nodes: int | None = None
     gpus_per_node: int | None = None
     documents: list[str] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
-
-    def settings(self) -> Settings:
-        """Give a view that remembers what was read."""
-        return Settings(self.values, self.files, numbers_are_text=True)
 
 
 def read_arguments(paths: Sequence[str | Path], define: Mapping[str, str]) -> Arguments:
@@ -86,18 +89,23 @@ def read_arguments(paths: Sequence[str | Path], define: Mapping[str, str]) -> Ar
     for path in paths:
         text = read_text(path)
         if Path(path).suffix.lower() in (".yaml", ".yml"):
-            _merge(arguments, _from_yaml(parse_yaml(text, file=str(path)), str(path), define))
+            _merge(arguments, _from_yaml(parse_yaml(text, file=str(path)), str(path), define, arguments.rest))
         elif text.lstrip().startswith("{"):
             raise ScenarioError("holds JSON, not arguments of Megatron-LM", file=str(path))
         else:
+            options = [word for line in _BATCH_OPTION.findall(text) for word in line.split()]
+            script.commands += [["sbatch", *_spelled_out(options)]] if options else []
+            arguments.rest |= flags_of(_spelled_out(options))
             read_script(text, script)
     _merge(arguments, _training_arguments(script))
     arguments.documents = script.documents
     arguments.notes |= script.notes
     for name, value in define.items():
         arguments.notes[f"${name}"] = f"{value} (given)"
-    arguments.num_nodes = _launched(script, _NODES, _NODE_VARIABLES, arguments)
-    arguments.gpus_per_node = _launched(script, _PER_NODE, _PER_NODE_VARIABLES, arguments)
+    arguments.num_nodes = _launched(script, NODES, _NODE_VARIABLES, arguments)
+    arguments.gpus_per_node = _launched(script, PER_NODE, _PER_NODE_VARIABLES, arguments)
+    for option in (*NODES, *PER_NODE):
+        arguments.rest.pop(option, None)
     return arguments
 
 
@@ -117,31 +125,38 @@ def flags_of(words: Iterable[str]) -> dict[str, Any]:
     return result
 
 
+def _spelled_out(words: Iterable[str]) -> list[str]:
+    return [_SHORT.get(word, word) for word in words]
+
+
 def _training_arguments(script: Script) -> dict[str, Any]:
-    """Take the words of the training command, or, where there is none, of the variables made for it."""
+    """Take the words of the training command, or, where there is none, of the variables made for it.
+
+    Words that stand without a command, as in a file of plain arguments, come last.
+    """
     plain = [words for words in script.commands if words[0].startswith("--")]
-    together = [[word for words in plain for word in words]] if plain else []
     commands = [
         words
-        for words in [*(each for each in script.commands if each not in plain), *together]
-        if any(word in _TRAINING for word in words)
+        for words in script.commands
+        if words not in plain and any(word.partition("=")[0] in _TRAINING for word in words)
     ]
-    if not commands:
+    if not commands and not plain:
         texts = [
             value if isinstance(value, list) else value.split() for value in script.variables.values.values()
         ]
-        commands = [words for words in texts if any(word in _TRAINING for word in words)]
+        commands = [words for words in texts if any(word.partition("=")[0] in _TRAINING for word in words)]
     result: dict[str, Any] = {}
     for words in commands:
         for name, value in flags_of(_without_unset(words, script)).items():
-            if f"--{name}" in _TRAINING and result.get(name, value) != value:
-                raise ScenarioError(
-                    f"found {_known(value, script)} and {_known(result[name], script)}: there is more than "
-                    "one training command; keep one",
-                    file=script.variables.file,
-                    key=f"--{name}",
-                )
+            other = result.get(name, value)
+            if f"--{name}" in _TRAINING and other != value:
+                found = f"{_known(value, script)} or {_known(other, script)}"
+                value = script.variables.unknown(f"{found}: there is more than one training command")
             result[name] = value
+    for name, value in flags_of(word for words in plain for word in words).items():
+        if f"--{name}" in _TRAINING and result.get(name, value) != value:
+            script.notes[f"--{name}"] = f"{shown(value)} (replaces what the training command is given)"
+        result[name] = value
     return {name: _or_unknown(value, script) for name, value in result.items()}
 
 
@@ -158,14 +173,15 @@ def _launched(
     script: Script, flags: Sequence[str], variables: Sequence[str], arguments: Arguments
 ) -> int | None:
     """Find a number that the launcher is given, or that a variable of the usual name holds."""
-    for words in script.commands:
-        given = flags_of(words)
-        for flag in flags:
-            value = given.get(flag)
+    given = [flags_of(_spelled_out(words)) for words in script.commands]
+    for flag in flags:
+        for options in given:
+            value = options.get(flag)
             if isinstance(value, list):
                 value = value[0]
-            if isinstance(value, str) and value.isdecimal():
-                return as_count(int(value[:12]), file=arguments.files, key=f"--{flag}")
+            number = _NUMBER.fullmatch(value) if isinstance(value, str) else None
+            if number is not None:
+                return as_count(int(number[1]), file=arguments.files, key=f"--{flag}")
     for name in variables:
         value = script.variables.get(name)
         if isinstance(value, str) and value.isdecimal():
@@ -186,37 +202,48 @@ def _known(value: Any, script: Script) -> str:
     return clean(str(_or_unknown(value, script)), most=60)
 
 
-def _from_yaml(document: Any, file: str, define: Mapping[str, str]) -> dict[str, Any]:
-    """Find the mapping of arguments, at the top, under MODEL_ARGS or deeper."""
+def _from_yaml(document: Any, file: str, define: Mapping[str, str], rest: dict[str, Any]) -> dict[str, Any]:
+    """Find the mapping of arguments, at the top, under MODEL_ARGS or deeper; all else goes to the rest."""
     best: dict[str, Any] = {}
-    waiting = [document]
+    prefix = ""
+    waiting = [("", document)]
+    leaves: dict[str, Any] = {}
     while waiting:
-        here = waiting.pop()
-        if isinstance(here, list):
-            waiting += here
+        path, here = waiting.pop()
+        below = here and (isinstance(here, dict) or any(isinstance(item, dict) for item in _listed(here)))
+        if below:
+            items = here.items() if isinstance(here, dict) else enumerate(here)
+            waiting += [(f"{path}.{key}" if path else str(key), value) for key, value in items]
+        else:
+            leaves[path] = here
         if not isinstance(here, dict):
             continue
-        waiting += here.values()
         found = {
             str(key).lstrip("-").replace("_", "-"): value
             for key, value in here.items()
             if not isinstance(value, dict)
         }
         if sum(f"--{name}" in _TRAINING for name in found) > sum(f"--{name}" in _TRAINING for name in best):
-            best = found
+            best, prefix = found, f"{path}." if path else ""
+    of_best = {f"{prefix}{name}" for name in best}
+    for path, value in leaves.items():
+        parent, _, name = path.removeprefix(prefix).rpartition(".")
+        plain = prefix + name.lstrip("-").replace("_", "-")
+        if not path.startswith(prefix) or parent or plain not in of_best:
+            rest[path] = value
     if not best:
         raise ScenarioError(
             "holds no arguments of Megatron-LM (a mapping such as MODEL_ARGS: {--num-layers: 12, ...})",
             file=file,
         )
-    return {name: _argument(value, define) for name, value in best.items() if value not in (None, False)}
+    return {name: _argument(value, define) for name, value in best.items()}
 
 
 def _argument(value: Any, define: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_argument(item, define) for item in value]
-    if value is True:
-        return True
+    if value is None or isinstance(value, bool):
+        return value
     text = _DEFAULT_IN_TEXT.sub(lambda match: define.get(match[1], match[2]), str(value))
     missing = re.search(r"\$\{?([A-Za-z_]\w*)", text)
     if missing and missing[1] in define:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.facts import Facts, refuse_lost_layers
+from pipesim.importers.facts import Facts, joined, refuse_lost_layers, spread
 from pipesim.importers.megatron_layout import Layout, parse_layout
-from pipesim.importers.values import Settings, joined
 from pipesim.scenario.counts import MAX_LAYERS
+from pipesim.scenario.settings import Settings
 
 _LAYOUT = "pipeline-model-parallel-layout"
 _PER_STAGE = "num-layers-per-virtual-pipeline-stage"
@@ -31,14 +31,26 @@ def cut(facts: Facts, settings: Settings) -> None:
         Layers that would be dropped, stages without a layer, or two ways of cutting at once.
     """
     layout = settings.text(_LAYOUT)
-    num_layers = settings.count("num-layers", "decoder-num-layers", "encoder-num-layers", maximum=MAX_LAYERS)
+    num_layers = settings.count(
+        "num-layers",
+        "decoder-num-layers",
+        "encoder-num-layers",
+        sets="model.num_hidden_layers",
+        maximum=MAX_LAYERS,
+    )
     prediction = settings.count("mtp-num-layers", minimum=0) or 0
     if prediction:
         facts.not_used["mtp-num-layers"] = f"{prediction}: not modelled"
-    if layout is not None:
+    stated = facts.stated.get("layers")
+    if layout is not None and stated is None:
         num_layers = _by_layout(facts, settings, layout, num_layers, prediction)
     elif num_layers is None:
-        raise ScenarioError("missing; needed: transformer layers", file=settings.file, key="num-layers")
+        raise settings.refuse(
+            "num-layers", "missing; needed: transformer layers; --set model.num_hidden_layers=N states them"
+        )
+    elif isinstance(stated, list):
+        facts.virtual_stages = max(len(stated) // facts.pipeline, 1)
+        settings.skip(_PER_STAGE, _STAGES, _FIRST, _LAST)
     else:
         _by_numbers(facts, settings, num_layers)
     facts.model["num_hidden_layers"] = num_layers
@@ -51,28 +63,32 @@ def cut(facts: Facts, settings: Settings) -> None:
 def _by_layout(facts: Facts, settings: Settings, text: str, num_layers: int | None, prediction: int) -> int:
     for other in (_PER_STAGE, _STAGES, _FIRST, _LAST):
         if other in settings:
-            raise ScenarioError(f"is stated beside --{other}; one of them", file=settings.file, key=_LAYOUT)
+            raise settings.refuse(
+                _LAYOUT, f"is stated beside --{other}; one of them: --ignore {other} leaves that out"
+            )
     layout = parse_layout(text, file=settings.file, key=_LAYOUT)
     layers = layout.layers
     chunks, rest = divmod(len(layers), facts.pipeline)
     if rest:
-        raise ScenarioError(
-            f"{len(layers)} stages on {facts.pipeline} ranks: not a multiple",
-            file=settings.file,
-            key=_LAYOUT,
+        raise settings.refuse(
+            _LAYOUT,
+            f"{len(layers)} stages on {facts.pipeline} ranks: not a multiple; --set parallel.pipeline=N "
+            "states other ranks",
         )
     if num_layers is None:
         num_layers = sum(layers)
         facts.inferred["model.num_hidden_layers"] = f"{num_layers} (counted in the layout)"
     if sum(layers) != num_layers:
-        raise ScenarioError(
-            f"holds {sum(layers)} layers, --num-layers is {num_layers}", file=settings.file, key=_LAYOUT
+        raise settings.refuse(
+            _LAYOUT,
+            f"holds {sum(layers)} layers, --num-layers is {num_layers}; --set model.num_hidden_layers=N "
+            f"states them, --ignore {_LAYOUT} reads on without it",
         )
     if layout.num_prediction_layers != prediction and "mtp-num-layers" in settings:
-        raise ScenarioError(
-            f"holds {layout.num_prediction_layers} prediction layers (m), --mtp-num-layers is {prediction}",
-            file=settings.file,
-            key=_LAYOUT,
+        raise settings.refuse(
+            _LAYOUT,
+            f"holds {layout.num_prediction_layers} prediction layers (m), --mtp-num-layers is {prediction}; "
+            "--ignore mtp-num-layers reads on without it",
         )
     if layout.num_prediction_layers:
         where = joined(stage for stage, letters in enumerate(layout.stages) if "m" in letters)
@@ -95,8 +111,12 @@ def _without_empty(facts: Facts, layout: Layout, file: str) -> list[int]:
         layers[stage] = letters.count("m")
         facts.added_layers += layers[stage]
         if not layers[stage]:
+            total = spread(sum(layout.layers), len(layers))
             raise ScenarioError(
-                f"stage {stage} is empty: neither layer, nor embedding, nor head", file=file, key=_LAYOUT
+                f"stage {stage} is empty: neither layer, nor embedding, nor head, which is not modelled; "
+                f"--set layers=[{','.join(map(str, total))}] gives every stage a layer",
+                file=file,
+                key=_LAYOUT,
             )
         facts.not_used["mtp-num-layers"] = (
             f"not modelled; on stage {stage}, which has nothing else, written as {layers[stage]} transformer "
@@ -120,10 +140,10 @@ def _by_numbers(facts: Facts, settings: Settings, num_layers: int) -> None:
     else:
         layers = [count // chunks for _ in range(chunks) for count in per_rank]
     if min(layers) < 0 or 0 in layers[1:-1]:
-        raise ScenarioError(
-            f"stage {layers.index(min(layers))} would hold no transformer layer",
-            file=settings.file,
-            key=_PER_STAGE if chunks > 1 else "pipeline-model-parallel-size",
+        raise settings.refuse(
+            _PER_STAGE if chunks > 1 else "pipeline-model-parallel-size",
+            f"stage {layers.index(min(layers))} would hold no transformer layer; "
+            f"--set layers=[{','.join(map(str, spread(num_layers, len(layers))))}] gives every stage one",
         )
     if len(set(layers)) > 1:
         facts.layers = layers
@@ -135,11 +155,21 @@ def _per_rank(facts: Facts, settings: Settings, num_layers: int, accounted: int)
     ranks = facts.pipeline
     first, last = settings.count(_FIRST), settings.count(_LAST)
     if first is None and last is None:
-        refuse_lost_layers(accounted, ranks, what="pipeline ranks", file=settings.file, key="num-layers")
+        refuse_lost_layers(
+            facts,
+            accounted,
+            ranks,
+            what="pipeline ranks",
+            file=settings.file,
+            key="num-layers",
+            total=num_layers,
+        )
         return [num_layers // ranks] * ranks if accounted == num_layers else None
     if accounted != num_layers:
-        raise ScenarioError(
-            "cannot be combined with accounting for embedding or loss", file=settings.file, key=_FIRST
+        raise settings.refuse(
+            _FIRST,
+            "cannot be combined with accounting for embedding or loss; --set layers=[...] states the layers "
+            "of every stage",
         )
     if ranks == 1:
         facts.not_used[_FIRST if first else _LAST] = "has no effect with one pipeline rank"
@@ -147,13 +177,21 @@ def _per_rank(facts: Facts, settings: Settings, num_layers: int, accounted: int)
     between = ranks - (first is not None) - (last is not None)
     rest = num_layers - (first or 0) - (last or 0)
     if rest < 0 or (between == 0 and rest):
-        raise ScenarioError(
-            f"first {first} and last {last} do not add up to {num_layers} layers on {ranks} ranks",
-            file=settings.file,
-            key=_FIRST if first is not None else _LAST,
+        raise settings.refuse(
+            _FIRST if first is not None else _LAST,
+            f"first {first} and last {last} do not add up to {num_layers} layers on {ranks} ranks; "
+            f"--set layers=[{','.join(map(str, spread(num_layers, ranks)))}] does",
         )
     if between:
-        refuse_lost_layers(rest, between, what="ranks in between", file=settings.file, key="num-layers")
+        refuse_lost_layers(
+            facts,
+            rest,
+            between,
+            what="ranks in between",
+            file=settings.file,
+            key="num-layers",
+            total=num_layers,
+        )
     middle = [rest // between] * between if between else []
     return [*([first] if first is not None else []), *middle, *([last] if last is not None else [])]
 
@@ -163,24 +201,26 @@ def _chunks(facts: Facts, settings: Settings, per_rank: list[int] | None, accoun
     layers = settings.count(_PER_STAGE)
     stages = settings.count(_STAGES)
     if layers is not None and stages is not None:
-        raise ScenarioError(f"is stated beside --{_STAGES}; one of them", file=settings.file, key=_PER_STAGE)
+        raise settings.refuse(
+            _PER_STAGE, f"is stated beside --{_STAGES}; one of them: --ignore {_PER_STAGE} leaves this out"
+        )
     if ranks == 1 or (layers is None and stages is None):
         if layers is not None or stages is not None:
             facts.not_used[_PER_STAGE if stages is None else _STAGES] = "has no effect with one pipeline rank"
         return 1
     if layers is not None:
         if per_rank is not None and len(set(per_rank)) > 1:
-            raise ScenarioError(
-                f"cannot be combined with uneven ranks ({joined(per_rank)}); use --{_STAGES}",
-                file=settings.file,
-                key=_PER_STAGE,
+            raise settings.refuse(
+                _PER_STAGE,
+                f"cannot be combined with uneven ranks ({joined(per_rank)}); use --{_STAGES}, or --set "
+                "layers=[...] with the layers of every stage",
             )
         each = accounted // ranks
         if each % layers:
-            raise ScenarioError(
-                f"found {layers}, which does not divide the {each} layers of a rank",
-                file=settings.file,
-                key=_PER_STAGE,
+            raise settings.refuse(
+                _PER_STAGE,
+                f"found {layers}, which does not divide the {each} layers of a rank; "
+                f"--ignore {_PER_STAGE} reads on with one chunk a rank",
             )
         chunks = each // layers
         facts.inferred["parallel.virtual_stages"] = (
@@ -189,7 +229,9 @@ def _chunks(facts: Facts, settings: Settings, per_rank: list[int] | None, accoun
         return chunks
     chunks = stages or 1
     for count in per_rank or [accounted // ranks]:
-        refuse_lost_layers(count, chunks, what="stages of a rank", file=settings.file, key=_STAGES)
+        refuse_lost_layers(
+            facts, count, chunks, what="stages of a rank", file=settings.file, key=_STAGES, total=accounted
+        )
     return chunks
 
 

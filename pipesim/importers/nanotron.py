@@ -2,136 +2,144 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.facts import Facts, Imported, complete
-from pipesim.importers.values import Settings, product
-from pipesim.importers.vocabulary import padded
+from pipesim.importers.facts import Facts, Limit, product
+from pipesim.importers.request import NEEDED, Request, read_shape, read_sizes
+from pipesim.importers.tokenizers import padded
 from pipesim.scenario.counts import shown
 from pipesim.scenario.loading import read_yaml_mapping
+from pipesim.scenario.settings import Settings
 
 _ENGINES = {"1f1b": "1f1b", "afab": "gpipe"}
-_SHAPE = "model.model_config"
+_CONFIG = "model.model_config"
+_SIZES = {
+    "tensor": ("parallelism.tp",),
+    "pipeline": ("parallelism.pp",),
+    "context": ("parallelism.context_parallel_size",),
+    "expert": ("parallelism.expert_parallel_size",),
+}
+_SHAPE = {
+    "num_hidden_layers": (f"{_CONFIG}.num_hidden_layers",),
+    "hidden_size": (f"{_CONFIG}.hidden_size",),
+    "num_attention_heads": (f"{_CONFIG}.num_attention_heads",),
+    "num_key_value_heads": (f"{_CONFIG}.num_key_value_heads",),
+    "intermediate_size": (f"{_CONFIG}.intermediate_size",),
+    "vocab_size": (f"{_CONFIG}.vocab_size",),
+    "seq_length": ("tokens.sequence_length",),
+    "num_experts": (f"{_CONFIG}.moe_config.num_experts",),
+    "num_experts_per_tok": (f"{_CONFIG}.moe_config.top_k",),
+    "moe_intermediate_size": (f"{_CONFIG}.moe_config.moe_intermediate_size",),
+}
+LIMITS = (
+    Limit(
+        lambda facts: (
+            facts.schedule == "1f1b"
+            and facts.pipeline > 1
+            and (facts.num_microbatches or facts.pipeline) < facts.pipeline - 1
+        ),
+        "asks for at least pipeline ranks - 1 microbatches (batch_accumulation_per_replica) in its 1F1B",
+        "nanotron/parallel/pipeline_parallel/engine.py, 0.4",
+        "batch.microbatches",
+        "--set batch.microbatches=N states more",
+    ),
+)
 
 
-def read_nanotron(
-    path: str | Path, *, num_gpus: int | None = None, overrides: Iterable[str] = ()
-) -> Imported:
-    """Read a nanotron YAML file.
-
-    Parameters
-    ----------
-    path : str or Path
-        With ``model.model_config``, ``parallelism`` and ``tokens``.
-    num_gpus : int, optional
-        GPUs of the run, to check dp x pp x tp against.
-    overrides : iterable of str
-        ``KEY=VALUE`` each, laid over the scenario.
-
-    Returns
-    -------
-    Imported
-        A scenario that loads.
+def read(request: Request) -> Facts:
+    """Read a nanotron YAML file with ``model.model_config``, ``parallelism`` and ``tokens``.
 
     Raises
     ------
     ScenarioError
-        Not such a file, an unknown engine, or fewer microbatches than nanotron's 1F1B takes.
+        Not such a file, or an unknown engine.
     """
-    file = str(path)
+    path = request.paths[0]
     document = read_yaml_mapping(path)
     for section in ("model", "parallelism", "tokens"):
         if not isinstance(document.get(section), dict):
             raise ScenarioError(
-                "missing; nanotron's files have model, parallelism and tokens", file=file, key=section
+                "missing; nanotron's files have model, parallelism and tokens", file=str(path), key=section
             )
-    settings = Settings(document, file)
-    facts = Facts("nanotron", Path(path).name, Path(path).stem, {})
-    facts.num_gpus = num_gpus
-    facts.data = settings.required("parallelism.dp", what="replicas")
-    facts.pipeline = settings.required("parallelism.pp", what="pipeline ranks")
-    facts.tensor = settings.required("parallelism.tp", what="tensor-parallel ranks")
-    facts.context = settings.count("parallelism.context_parallel_size") or 1
-    facts.expert = settings.count("parallelism.expert_parallel_size") or 1
+    settings = request.settings(document, str(path))
+    facts = request.facts("nanotron")
+    facts.limits = LIMITS
+    for key, what in (("tp", "tensor-parallel ranks"), ("pp", "pipeline ranks")):
+        settings.required(f"parallelism.{key}", what=what)
+    read_sizes(settings, facts, _SIZES)
+    facts.data = settings.required("parallelism.dp", what="replicas", sets="parallel.data")
     facts.model = {"name": facts.name} | _model(facts, settings)
-    facts.micro = settings.required("tokens.micro_batch_size", what="sequences of a microbatch")
-    facts.microbatches = settings.count("tokens.batch_accumulation_per_replica")
+    facts.micro = settings.required(
+        "tokens.micro_batch_size", what="sequences of a microbatch", sets="batch.micro"
+    )
+    facts.microbatches = settings.count("tokens.batch_accumulation_per_replica", sets="batch.microbatches")
     if facts.microbatches is None:
         facts.microbatches = 1
         facts.inferred["batch.microbatches"] = "batch_accumulation_per_replica is not stated, and is 1 then"
     _schedule(facts, settings)
+    _memory(facts, settings)
+    total, words = product(
+        tensor=facts.tensor, pipeline=facts.pipeline, context=facts.context, data=facts.data
+    )
+    facts.inferred["number of GPUs"] = f"{total} ({words})"
+    return facts
+
+
+def _memory(facts: Facts, settings: Settings) -> None:
     mode = settings.text("parallelism.tp_mode")
     facts.sequence_parallel = mode is not None and mode.upper() == "REDUCE_SCATTER"
     stage = settings.count("optimizer.zero_stage", minimum=0) or 0
     facts.optimizer = "sharded" if stage else "plain"
     if stage > 1:
         facts.not_used["optimizer.zero_stage"] = f"{stage}: nanotron has ZeRO 1"
-    recompute = settings.flag("parallelism.recompute_layer")
-    facts.recompute = "full" if recompute else "none"
+    if not settings.flag("optimizer.accumulate_grad_in_fp32", default=True):
+        facts.precision["gradient_bytes"] = 2
+        facts.inferred["precision.gradient_bytes"] = "2 (optimizer.accumulate_grad_in_fp32 is off)"
+    facts.recompute = "full" if settings.flag("parallelism.recompute_layer") else "none"
     kind = settings.text("model.dtype")
-    facts.precision = {"bfloat16": "bf16", "float16": "fp16"}.get(kind or "")
-    if facts.precision is None and kind is not None:
+    compute = {"bfloat16": "bf16", "float16": "fp16"}.get(kind or "")
+    if compute is not None:
+        facts.precision["compute"] = compute
+    elif kind is not None:
         facts.not_used["model.dtype"] = f"{kind}: not modelled"
-    total, words = product(
-        tensor=facts.tensor, pipeline=facts.pipeline, context=facts.context, data=facts.data
-    )
-    facts.inferred["number of GPUs"] = f"{total} ({words})"
-    facts.not_used |= settings.unused()
-    return complete(facts, overrides=overrides)
 
 
 def _model(facts: Facts, settings: Settings) -> dict[str, Any]:
-    def needed(key: str, what: str) -> int:
-        return settings.required(f"{_SHAPE}.{key}", what=what)
-
-    llama = settings.flag(f"{_SHAPE}.is_llama_config", default=True) or settings.flag(
-        f"{_SHAPE}.is_qwen2_config"
+    model = read_shape(
+        settings,
+        _SHAPE,
+        **NEEDED,
+        intermediate_size="width of the MLP",
+        vocab_size="rows of the embedding",
     )
-    activation = settings.text(f"{_SHAPE}.hidden_act") or "silu"
+    llama = settings.flag(f"{_CONFIG}.is_llama_config", default=True) or settings.flag(
+        f"{_CONFIG}.is_qwen2_config"
+    )
+    activation = settings.text(f"{_CONFIG}.hidden_act") or "silu"
     divisor = settings.count("model.make_vocab_size_divisible_by") or 1
-    stated = needed("vocab_size", "rows of the embedding")
-    rows = padded(stated, divisor, facts.tensor)
-    facts.inferred["model.vocab_size"] = f"{rows} ({stated}, a multiple of {divisor} x tensor {facts.tensor})"
-    model: dict[str, Any] = {
-        "num_hidden_layers": needed("num_hidden_layers", "transformer layers"),
-        "hidden_size": needed("hidden_size", "width of the residual stream"),
-        "num_attention_heads": needed("num_attention_heads", "query heads"),
-        "intermediate_size": needed("intermediate_size", "width of the MLP"),
-        "vocab_size": rows,
-        "seq_length": settings.required("tokens.sequence_length", what="tokens of one sequence"),
+    stated = model["vocab_size"]
+    model["vocab_size"] = padded(stated, divisor, facts.tensor)
+    facts.inferred["model.vocab_size"] = (
+        f"{model['vocab_size']} ({stated}, a multiple of {divisor} x tensor {facts.tensor})"
+    )
+    return model | {
         "gated_mlp": llama and activation in ("silu", "swiglu"),
-        "tie_word_embeddings": settings.flag(f"{_SHAPE}.tie_word_embeddings"),
+        "tie_word_embeddings": settings.flag(f"{_CONFIG}.tie_word_embeddings"),
         "biases": not llama,
         "num_learned_positions": 0,
         "source": f"nanotron configuration {facts.files}",
     }
-    groups = settings.count(f"{_SHAPE}.num_key_value_heads")
-    if groups is not None:
-        model["num_key_value_heads"] = groups
-    return model
 
 
 def _schedule(facts: Facts, settings: Settings) -> None:
     engine = settings.text("parallelism.pp_engine") or "1f1b"
     if engine.lower() not in _ENGINES:
-        raise ScenarioError(
-            f"found {shown(engine)}; known: {', '.join(_ENGINES)}",
-            file=settings.file,
-            key="parallelism.pp_engine",
+        raise settings.refuse(
+            "parallelism.pp_engine",
+            f"found {shown(engine)}; known: {', '.join(_ENGINES)}; --ignore parallelism.pp_engine takes 1f1b",
         )
     facts.schedule = _ENGINES[engine.lower()]
-    if facts.pipeline == 1:
-        return
-    assert facts.microbatches is not None
-    if facts.schedule == "1f1b" and facts.microbatches < facts.pipeline - 1:
-        raise ScenarioError(
-            f"found {facts.microbatches}; nanotron's 1F1B on {facts.pipeline} ranks needs at least "
-            f"{facts.pipeline - 1} microbatches",
-            file=settings.file,
-            key="tokens.batch_accumulation_per_replica",
-        )
-    facts.layers = "balanced"
-    facts.inferred["layers"] = "balanced (nanotron splits by the blocks' cost)"
+    if facts.pipeline > 1:
+        facts.layers = "balanced"
+        facts.inferred["layers"] = "balanced (nanotron splits by the blocks' cost)"

@@ -1,162 +1,265 @@
-"""NeMo's training configurations: the launcher's YAML and Megatron-Bridge's."""
+"""NeMo's training configurations: the launcher's YAML, Megatron-Bridge's YAML and recipes, and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.facts import Facts, Imported, complete, cut_evenly
+from pipesim.importers.facts import Facts, cut_evenly
 from pipesim.importers.interpolation import resolved
-from pipesim.importers.values import Settings
-from pipesim.importers.vocabulary import embedding_rows, tokens_of
-from pipesim.scenario.counts import MAX_LAYERS
+from pipesim.importers.megatron import LIMITS
+from pipesim.importers.megatron_memory import BYTES
+from pipesim.importers.nemo_recipe import recipe_settings
+from pipesim.importers.nemo_table import read_table
+from pipesim.importers.python_configuration import with_overrides
+from pipesim.importers.request import NEEDED, Request, read_shape, read_sizes
+from pipesim.importers.tokenizers import embedding_rows, tokens_of
 from pipesim.scenario.loading import read_yaml_mapping
+from pipesim.scenario.presets import get_preset
+from pipesim.scenario.settings import Settings
 
-_GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
+_GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu", "quick-geglu")
+_SIZES = {
+    "tensor": ("model.tensor_model_parallel_size",),
+    "pipeline": ("model.pipeline_model_parallel_size",),
+    "context": ("model.context_parallel_size",),
+    "expert": ("model.expert_model_parallel_size",),
+}
+_LENGTHS = ("model.encoder_seq_length", "model.seq_length", "dataset.seq_length", "dataset.sequence_length")
+_SHAPE = {
+    "num_hidden_layers": ("model.num_layers",),
+    "hidden_size": ("model.hidden_size",),
+    "num_attention_heads": ("model.num_attention_heads",),
+    "intermediate_size": ("model.ffn_hidden_size",),
+    "num_key_value_heads": ("model.num_query_groups",),
+    "head_dim": ("model.kv_channels",),
+    "num_experts": ("model.num_moe_experts",),
+    "num_experts_per_tok": ("model.moe_router_topk",),
+    "moe_intermediate_size": ("model.moe_ffn_hidden_size",),
+    "shared_expert_intermediate_size": ("model.moe_shared_expert_intermediate_size",),
+    "q_lora_rank": ("model.q_lora_rank",),
+    "kv_lora_rank": ("model.kv_lora_rank",),
+    "qk_nope_head_dim": ("model.qk_head_dim",),
+    "qk_rope_head_dim": ("model.qk_pos_emb_head_dim",),
+    "v_head_dim": ("model.v_head_dim",),
+}
+_OPTIMIZER_STATES = {"sgd": 4, "adafactor": 4}
+_FIRST_AND_LAST = (
+    ("first", ("model.num_layers_in_first_pipeline_stage",)),
+    ("last", ("model.num_layers_in_last_pipeline_stage",)),
+)
 
 
-def read_nemo(path: str | Path, *, num_gpus: int | None = None, overrides: Iterable[str] = ()) -> Imported:
-    """Read a NeMo YAML file.
+def read(request: Request) -> Facts:
+    """Read a NeMo YAML file, a Megatron-Bridge recipe, or a row of a table; further files override it.
 
-    Parameters
-    ----------
-    path : str or Path
-        With ``model:`` and, in the launcher's form, ``trainer:``; ``${...}`` references and the launcher's
-        arithmetic are resolved.
-    num_gpus : int, optional
-        GPUs of the run, where the file does not say.
-    overrides : iterable of str
-        ``KEY=VALUE`` each, laid over the scenario.
-
-    Returns
-    -------
-    Imported
-        A scenario that loads.
+    ``${...}`` references and the launcher's arithmetic are resolved.
 
     Raises
     ------
     ScenarioError
         Not such a file, values that are missing or refer elsewhere, or sizes that cannot be.
     """
-    file = str(path)
+    path = request.paths[0]
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        return read_table(request)
+    if suffix == ".py":
+        return _facts(request, recipe_settings(request))
+    if request.row is not None:
+        raise ScenarioError("is for CSV tables and Python files; remove it", file=str(path), key="--row")
     document = read_yaml_mapping(path)
     if not isinstance(document.get("model"), dict):
-        raise ScenarioError("holds no model: mapping, as NeMo's configurations do", file=file)
-    settings = Settings(resolved(document, file=file, mounted="training"), file)
+        raise ScenarioError("holds no model: mapping, as NeMo's configurations do", file=str(path))
+    values = resolved(document, file=str(path), mounted="training")
+    inferred: dict[str, str] = {}
+    settings = request.settings(with_overrides(values, request, inferred), str(path))
+    facts = _facts(request, settings)
+    facts.inferred |= inferred
+    return facts
+
+
+def _facts(request: Request, settings: Settings) -> Facts:
     name = settings.text("run.name") if settings.is_known("run.name") else None
-    facts = Facts("NeMo", Path(path).name, name or Path(path).stem, {})
+    facts = request.facts("NeMo", name)
+    facts.limits = LIMITS
+    read_sizes(settings, facts, _SIZES)
+    facts.expert_tensor = settings.count("model.expert_tensor_parallel_size")
+    facts.sequence_parallel = settings.flag("model.sequence_parallel")
+    preset = _preset(settings)
+    facts.model = preset or {"name": facts.name} | _model(facts, settings)
     _cut(facts, settings)
-    facts.model = {"name": facts.name} | _model(facts, settings)
-    _gpus(facts, settings, num_gpus)
+    _gpus(facts, settings)
     facts.micro = settings.required(
-        "model.micro_batch_size", "train.micro_batch_size", what="sequences of a microbatch"
+        "model.micro_batch_size",
+        "train.micro_batch_size",
+        what="sequences of a microbatch",
+        sets="batch.micro",
     )
     facts.global_size = settings.required(
-        "model.global_batch_size", "train.global_batch_size", what="sequences of a step"
+        "model.global_batch_size", "train.global_batch_size", what="sequences of a step", sets="batch.global"
     )
     _memory(facts, settings)
-    facts.not_used |= settings.unused("model", "train", "trainer", "ddp", "comm_overlap")
-    return complete(facts, overrides=overrides)
+    return facts
+
+
+def _preset(settings: Settings) -> dict[str, Any]:
+    """Take the preset of a recipe that names its model and states no shape."""
+    name = settings.text("model.preset")
+    if name is None or "model.num_layers" in settings:
+        return {}
+    length = settings.count(*_LENGTHS, sets="model.seq_length")
+    return {"preset": name} | ({} if length is None else {"seq_length": length})
 
 
 def _cut(facts: Facts, settings: Settings) -> None:
-    facts.tensor = settings.count("model.tensor_model_parallel_size") or 1
-    facts.pipeline = settings.count("model.pipeline_model_parallel_size") or 1
-    facts.context = settings.count("model.context_parallel_size") or 1
-    facts.expert = settings.count("model.expert_model_parallel_size") or 1
-    facts.expert_tensor = settings.count("model.expert_tensor_parallel_size")
-    chunks = settings.count("model.virtual_pipeline_model_parallel_size") or 1
+    chunks = settings.count("model.virtual_pipeline_model_parallel_size", sets="parallel.virtual_stages") or 1
     if chunks > 1 and facts.pipeline == 1:
         facts.not_used["model.virtual_pipeline_model_parallel_size"] = f"{chunks}: no pipeline to interleave"
         chunks = 1
-    num_layers = settings.required("model.num_layers", what="transformer layers", maximum=MAX_LAYERS)
-    cut_evenly(facts, num_layers, chunks, file=settings.file, key="model.num_layers")
-    facts.sequence_parallel = settings.flag("model.sequence_parallel")
+    preset = facts.model.get("preset")
+    fields = get_preset("models", preset).fields if preset else facts.model
+    num_layers = int(fields["num_hidden_layers"])
+    ends = {end: settings.count(*paths) for end, paths in _FIRST_AND_LAST}
+    facts.virtual_stages = chunks
+    if (any(ends.values()) and facts.pipeline > 1) or isinstance(facts.stated.get("layers"), list):
+        facts.schedule = "interleaved-1f1b" if chunks > 1 else "1f1b"
+        _uneven(facts, settings, num_layers, ends)
+        return
+    first = settings.flag("model.account_for_embedding_in_pipeline_split")
+    last = settings.flag("model.account_for_loss_in_pipeline_split")
+    cut_evenly(facts, num_layers, chunks, file=settings.file, key="model.num_layers", first=first, last=last)
+
+
+def _uneven(facts: Facts, settings: Settings, num_layers: int, ends: dict[str, int | None]) -> None:
+    if "layers" in facts.stated:
+        facts.virtual_stages = max(len(facts.stated["layers"]) // facts.pipeline, 1)
+        return
+    given = [size for size in ends.values() if size is not None]
+    between, rest = facts.pipeline - len(given), num_layers - sum(given)
+    ranks = [rest // between] * between if between else []
+    ranks = [*([ends["first"]] if ends["first"] else []), *ranks, *([ends["last"]] if ends["last"] else [])]
+    if sum(ranks) != num_layers or any(count % facts.virtual_stages for count in ranks):
+        raise settings.refuse(
+            "model.num_layers",
+            f"{num_layers} layers do not fall to {facts.pipeline} ranks of {facts.virtual_stages} chunks "
+            f"with {given} at the ends; --set layers=[...] states the layers of every stage",
+        )
+    facts.layers = [count // facts.virtual_stages for _ in range(facts.virtual_stages) for count in ranks]
 
 
 def _model(facts: Facts, settings: Settings) -> dict[str, Any]:
-    hidden = settings.required("model.hidden_size", what="width of the residual stream")
+    model = read_shape(settings, _SHAPE, **{key: words for key, words in NEEDED.items() if key in _SHAPE})
     activation = settings.text("model.activation") or "gelu"
     gated = settings.flag("model.gated_linear_unit", default=activation in _GATED)
-    seq_length = settings.required(
-        "model.encoder_seq_length",
-        "model.seq_length",
-        "dataset.seq_length",
-        "model.data.seq_length",
-        what="tokens of one sequence",
-    )
+    model["seq_length"] = _length(facts, settings)
     learned = (settings.text("model.position_embedding_type") or "learned_absolute") == "learned_absolute"
-    positions = settings.count("model.max_position_embeddings") or seq_length
-    model: dict[str, Any] = {
-        "num_hidden_layers": settings.required("model.num_layers", what="transformer layers"),
-        "hidden_size": hidden,
-        "num_attention_heads": settings.required("model.num_attention_heads", what="query heads"),
+    positions = settings.count("model.max_position_embeddings") or model["seq_length"]
+    model |= {
         "vocab_size": _vocabulary(facts, settings),
-        "seq_length": seq_length,
         "gated_mlp": gated,
         "tie_word_embeddings": settings.flag("model.share_embeddings_and_output_weights", default=True),
         "biases": settings.flag("model.bias", "model.add_bias_linear", default=True),
         "num_learned_positions": positions if learned else 0,
         "source": f"NeMo configuration {facts.files}",
     }
-    for key, setting in (
-        ("intermediate_size", "model.ffn_hidden_size"),
-        ("num_key_value_heads", "model.num_query_groups"),
-        ("head_dim", "model.kv_channels"),
-        ("num_experts", "model.num_moe_experts"),
-        ("num_experts_per_tok", "model.moe_router_topk"),
-        ("moe_intermediate_size", "model.moe_ffn_hidden_size"),
-        ("shared_expert_intermediate_size", "model.moe_shared_expert_intermediate_size"),
-    ):
-        size = settings.count(setting)
-        if size is not None:
-            model[key] = size
     if "num_experts" in model:
         model.setdefault("num_experts_per_tok", 2)
-        model.setdefault("moe_intermediate_size", model.get("intermediate_size", 4 * hidden))
+        model.setdefault("moe_intermediate_size", model.get("intermediate_size", 4 * model["hidden_size"]))
+    elif "num_experts_per_tok" in model:
+        for key in ("num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size"):
+            model.pop(key, None)
+    if "kv_lora_rank" in model:
+        model.pop("head_dim", None)
     return model
 
 
+def _length(facts: Facts, settings: Settings) -> int:
+    """Read the model's length; that of its data may be another, and is said then."""
+    length = settings.count(*_LENGTHS, sets="model.seq_length")
+    of_data = settings.count("model.data.seq_length")
+    if length is None:
+        return of_data or settings.required(*_LENGTHS, what=NEEDED["seq_length"], sets="model.seq_length")
+    if of_data not in (None, length):
+        facts.inferred["model.seq_length"] = (
+            f"{length} (model.encoder_seq_length; model.data.seq_length is {of_data}, which "
+            f"--set model.seq_length={of_data} takes)"
+        )
+    return length
+
+
 def _vocabulary(facts: Facts, settings: Settings) -> int:
-    stated = settings.count("model.vocab_size", "model.padded_vocab_size")
-    if stated is not None:
-        return stated
+    stated = settings.count("model.vocab_size", "model.padded_vocab_size", sets="model.vocab_size")
     divisor = settings.count("model.make_vocab_size_divisible_by") or 128
-    names = [
-        settings.text(key)
-        for key in ("model.tokenizer.type", "model.tokenizer.model", "model.tokenizer.vocab_file")
-        if settings.is_known(key)
-    ]
-    return embedding_rows(facts, tokens_of(*names), divisor=divisor)
+    names = _known_texts(
+        settings,
+        (
+            "model.tokenizer.model",
+            "model.tokenizer.vocab_file",
+            "tokenizer.tokenizer_model",
+            "model.tokenizer.type",
+            "tokenizer.tokenizer_type",
+        ),
+    )
+    settings.skip("model.tokenizer.library")
+    return stated if stated is not None else embedding_rows(facts, tokens_of(*names), divisor=divisor)
 
 
-def _gpus(facts: Facts, settings: Settings, num_gpus: int | None) -> None:
+def _known_texts(settings: Settings, paths: Iterable[str]) -> list[str | None]:
+    settings.skip(*paths)
+    return [settings.text(path) for path in paths if settings.is_known(path)]
+
+
+def _gpus(facts: Facts, settings: Settings) -> None:
     nodes, devices = settings.count("trainer.num_nodes"), settings.count("trainer.devices")
     facts.gpus_per_node = devices
-    facts.num_gpus = num_gpus
-    if num_gpus is None and nodes is not None and devices is not None:
+    if facts.num_gpus is None and nodes is not None and devices is not None:
         facts.num_gpus = nodes * devices
 
 
 def _memory(facts: Facts, settings: Settings) -> None:
-    optimizer = settings.text("model.optim.name") or ""
+    optimizer = settings.text("model.optim.name", "optimizer.optimizer") or ""
     sharded = settings.flag(
-        "ddp.use_distributed_optimizer", default=optimizer.startswith(("distributed_", "mcore_distributed_"))
+        "ddp.use_distributed_optimizer",
+        "optimizer.use_distributed_optimizer",
+        default=optimizer.startswith(("distributed_", "mcore_distributed_")),
     )
     facts.optimizer = "sharded" if sharded else "plain"
+    if optimizer in _OPTIMIZER_STATES:
+        facts.precision["optimizer_bytes"] = 4 + _OPTIMIZER_STATES[optimizer]
     facts.overlap_gradients = settings.flag(
         "ddp.overlap_grad_reduce", "comm_overlap.overlap_grad_reduce", "model.optim.overlap_grad_sync"
     )
     if facts.overlap_gradients:
         facts.inferred["parallel.overlap_gradients"] = "true (gradients are reduced beside the backward)"
-    kind = settings.text("model.activations_checkpoint_granularity", "model.recompute_granularity")
+    _recompute(facts, settings)
+    precision = str(settings.raw("trainer.precision", "mixed_precision")[1] or "")
+    if settings.flag("model.fp8") or "fp8" in precision:
+        facts.precision["compute"] = "fp8"
+    elif "bf16" in precision:
+        facts.precision["compute"] = "bf16"
+    elif precision.startswith(("16", "fp16")):
+        facts.precision["compute"] = "fp16"
+    key, kind = settings.raw("model.optim.grad_sync_dtype")
+    in_fp32 = settings.flag("ddp.grad_reduce_in_fp32", default=True)
+    if kind is not None and str(kind) not in BYTES:
+        raise settings.refuse(
+            key, f"found {str(kind)[:40]!r}; allowed: {', '.join(BYTES)}; --ignore {key} reads on without it"
+        )
+    if (kind is not None and BYTES[str(kind)] == 2) or not in_fp32:
+        facts.precision["gradient_bytes"] = 2
+        facts.inferred["precision.gradient_bytes"] = (
+            f"2 ({key} {kind})" if kind is not None else "2 (ddp.grad_reduce_in_fp32 is off)"
+        )
+
+
+def _recompute(facts: Facts, settings: Settings) -> None:
+    key = "model.activations_checkpoint_granularity"
+    kind = settings.text(key, "model.recompute_granularity")
     if kind not in (None, "full", "selective"):
-        raise ScenarioError(
-            f"found {kind!r}; allowed: full, selective",
-            file=settings.file,
-            key="model.activations_checkpoint_granularity",
+        raise settings.refuse(
+            key, f"found {kind!r}; allowed: full, selective; --ignore {key} reads on without it"
         )
     facts.recompute = kind or "none"
     number = settings.count(
@@ -167,10 +270,3 @@ def _memory(facts: Facts, settings: Settings) -> None:
         facts.not_used["model.activations_checkpoint_num_layers"] = (
             f"{number}: not modelled; every layer is recomputed"
         )
-    precision = str(settings.raw("trainer.precision")[1] or "")
-    if settings.flag("model.fp8"):
-        facts.precision = "fp8"
-    elif "bf16" in precision:
-        facts.precision = "bf16"
-    elif precision.startswith("16"):
-        facts.precision = "fp16"

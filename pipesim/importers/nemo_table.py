@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.facts import Facts, Imported, complete, cut_evenly
-from pipesim.importers.values import product
+from pipesim.importers.facts import Facts, cut_evenly, product
+from pipesim.importers.model_names import preset_named
+from pipesim.importers.request import Request
 from pipesim.reading import csv_rows, read_text
 from pipesim.scenario.counts import LARGEST_COUNT, clean
-from pipesim.scenario.presets import list_presets
+from pipesim.scenario.presets import get_preset, list_presets
 
 MAX_ROWS = 10_000
 _NEEDED = ("model", "num_gpus", "seq_len", "tp_size", "pp_size", "mbs", "gbs")
@@ -26,39 +27,29 @@ _USED = (
     "ep_size",
     "vp_size",
     "etp_size",
-    "recompute_layers",
-    "use_mcore_fsdp",
 )
 
 
-def read_nemo_table(path: str | Path, *, row: str | None = None, overrides: Iterable[str] = ()) -> Imported:
+def read_table(request: Request) -> Facts:
     """Read one row of a table of recommended configurations.
 
-    Parameters
-    ----------
-    path : str or Path
-        CSV with the columns of NeMo's ``model_configs_*.csv``; whole numbers may be written as ``8.0``.
-    row : str, optional
-        Number of the row from 1, or its name (``pre_train-llama3-70b-h100-bf16``) or an unambiguous part of
-        it; may be left out where there is only one row.
-    overrides : iterable of str
-        ``KEY=VALUE`` each, laid over the scenario.
-
-    Returns
-    -------
-    Imported
-        A scenario that loads.
+    Whole numbers may be written as ``8.0``. The row is its number from 1, its name
+    (``pre_train-llama3-70b-h100-bf16``) or an unambiguous part of that; it may be left out where there is
+    one.
 
     Raises
     ------
     ScenarioError
         Not such a table, a row that is not there or not the only one meant, cells that are not numbers, or
-        sizes that cannot be; without `row`, the list of rows with what is wrong with each.
+        sizes that cannot be; without a row, the list of rows with what is wrong with each.
     """
+    path = request.paths[0]
+    for option, value in (("--gpus", request.num_gpus), ("--define", request.define)):
+        if value:
+            raise ScenarioError("a table states its GPUs; remove it", file=str(path), key=option)
     rows = _rows(path)
-    number = _chosen(rows, row, str(path))
-    facts = _facts(rows[number - 1], number, path)
-    return complete(facts, overrides=overrides)
+    number = _chosen(rows, request.row, str(path))
+    return _facts(rows[number - 1], number, request)
 
 
 def describe_rows(path: str | Path) -> list[tuple[int, str, str]]:
@@ -67,7 +58,7 @@ def describe_rows(path: str | Path) -> list[tuple[int, str, str]]:
     Parameters
     ----------
     path : str or Path
-        As for `read_nemo_table`.
+        As for `read_table`.
 
     Returns
     -------
@@ -139,12 +130,17 @@ def _chosen(rows: list[dict[str, str]], wanted: str | None, file: str) -> int:
     )
 
 
-def _facts(row: Mapping[str, str], number: int, path: str | Path) -> Facts:
-    cells = _Cells(row, number, str(path))
+def _facts(row: Mapping[str, str], number: int, request: Request) -> Facts:
+    cells = _Cells(row, number, str(request.paths[0]))
+    left = {name: cell for name, cell in row.items() if name not in _USED and cell}
+    task = cells.word("task")
+    if task not in ("", "pre_train", "sft"):
+        left["task"] = task
     problem = _sizes_problem(cells)
     if problem:
         raise ScenarioError(f"row {number}: {problem}", file=cells.file, key=_name(row))
-    facts = Facts("NeMo recommended configurations", Path(path).name, _name(row), {})
+    request.settings(left, cells.file)
+    facts = request.facts("NeMo recommended configurations", _name(row))
     facts.tensor, facts.pipeline = cells.needed("tp_size"), cells.needed("pp_size")
     facts.context, facts.expert = cells.count("cp_size") or 1, cells.count("ep_size") or 1
     facts.expert_tensor = cells.count("etp_size")
@@ -156,41 +152,36 @@ def _facts(row: Mapping[str, str], number: int, path: str | Path) -> Facts:
     facts.gpus_per_node = 4 if system == "gb200" else 8
     facts.inferred["cluster.gpus_per_node"] = f"{facts.gpus_per_node} (usual for {system or 'a node'})"
     dtype = cells.word("dtype")
-    facts.precision = dtype if dtype in ("bf16", "fp16", "fp8") else None
+    if dtype in ("bf16", "fp16", "fp8"):
+        facts.precision["compute"] = dtype
     facts.sequence_parallel = facts.tensor > 1
     facts.inferred["parallel.sequence_parallel"] = "on with tensor parallelism, as in NeMo's recipes"
     facts.optimizer = "sharded"
     facts.inferred["optimizer"] = "sharded, as in NeMo's recipes"
-    task = cells.word("task")
-    if task not in ("", "pre_train"):
-        facts.not_used["task"] = f"{task}: the step is simulated as one of full training"
-    for column, cell in row.items():
-        if column not in _USED and cell not in ("", "0", "0.0"):
-            facts.not_used[column] = clean(cell, most=40)
-    for column in ("recompute_layers", "use_mcore_fsdp"):
-        if cells.count(column):
-            facts.not_used[column] = f"{row[column]}: not modelled"
     num_layers = _model(facts, cells)
-    cut_evenly(facts, num_layers, chunks, file=cells.file, key=f"row {number}")
+    stages = facts.pipeline * chunks
+    # NeMo's recipes count embedding and head as layers where the layers alone do not fall to the stages.
+    ends = int(num_layers % stages > 0 and (num_layers + 2) % stages == 0)
+    cut_evenly(facts, num_layers, chunks, file=cells.file, key=f"row {number}", first=ends, last=ends)
     return facts
 
 
 def _model(facts: Facts, cells: _Cells) -> int:
     """Take the preset that the table names, and give its layers."""
-    wanted = re.sub(
-        r"^llama31-", "llama3-", "-".join(filter(None, (cells.word("model"), cells.word("size"))))
-    )
-    known = {preset.name: preset for preset in list_presets("models")}
-    if wanted not in known:
+    wanted = "-".join(filter(None, (cells.word("model"), cells.word("size"))))
+    stated = facts.stated.get("model", facts.stated.get("model.preset"))
+    preset = stated if isinstance(stated, str) else preset_named(wanted)
+    if preset is None:
+        known = ", ".join(each.name for each in list_presets("models"))
         raise ScenarioError(
-            f"row {cells.number}: the shape of {wanted!r} is not in the table and no preset; presets: "
-            f"{', '.join(known)}",
+            f"row {cells.number}: the shape of {wanted!r} is not in the table and no preset; presets: {known}"
+            "; --set model=PRESET takes another",
             file=cells.file,
             key="model",
         )
-    facts.model = {"preset": wanted, "seq_length": cells.needed("seq_len")}
-    facts.inferred["model"] = f"preset {wanted} (the table has only the name)"
-    return int(known[wanted].fields["num_hidden_layers"])
+    facts.model = {"preset": preset, "seq_length": cells.needed("seq_len")}
+    facts.inferred["model"] = f"preset {preset} (the table has only the name)"
+    return int(get_preset("models", preset, key="model").fields["num_hidden_layers"])
 
 
 def _problem(row: Mapping[str, str], number: int, path: str | Path) -> str:

@@ -1,101 +1,131 @@
-"""torchtitan's TOML configurations, with the overrides of a launch script."""
+"""torchtitan's TOML and Python configurations, with the overrides of a launch script."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.facts import Facts, Imported, complete
+from pipesim.importers.facts import Facts
 from pipesim.importers.gpus_in_comments import take_gpus_from_comments
 from pipesim.importers.megatron_arguments import flags_of
+from pipesim.importers.python_configuration import ARGUMENTS, CALLED, PythonConfiguration, chosen_function
+from pipesim.importers.request import Request, read_sizes
 from pipesim.importers.shell import new_script, read_script
-from pipesim.importers.torchtitan_cut import cut
-from pipesim.importers.values import Settings, Unknown
+from pipesim.importers.torchtitan_cut import LIMITS, cut
 from pipesim.reading import read_text
-from pipesim.scenario.counts import MAX_LAYERS, shown
+from pipesim.scenario.counts import shown
+from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.presets import get_preset
+from pipesim.scenario.settings import Settings, Unknown
 
-_PRESETS = {
-    ("llama3", "8b"): "llama3-8b",
-    ("llama3", "70b"): "llama3-70b",
-    ("llama3", "405b"): "llama3-405b",
-}
-_WHERE = ("parallelism", "experimental", "training")
+WHERE = ("parallelism", "experimental", "training")
 """Sections that have held the parallel degrees, newest first."""
+_SIZES = {
+    size: [f"{section}.{size}_parallel_degree" for section in WHERE]
+    for size in ("tensor", "pipeline", "context", "expert")
+}
 
 
-def read_torchtitan(
-    paths: Sequence[str | Path],
-    *,
-    define: Mapping[str, str] | None = None,
-    num_gpus: int | None = None,
-    overrides: Iterable[str] = (),
-) -> Imported:
-    """Read a TOML file, and the launch scripts that override it.
+def read(request: Request) -> Facts:
+    """Read a TOML file or a Python configuration, and the launch scripts that override it.
 
-    Parameters
-    ----------
-    paths : sequence of path
-        One TOML file; further files are shell scripts with ``--section.key value`` arguments, which win.
-    define : Mapping, optional
-        Values of the scripts' variables.
-    num_gpus : int, optional
-        World size; a degree of -1 is filled from it. Without it, a comment that names the GPUs counts.
-    overrides : iterable of str
-        ``KEY=VALUE`` each, laid over the scenario.
-
-    Returns
-    -------
-    Imported
-        A scenario that loads.
+    Further files are shell scripts with ``--section.key value`` arguments, which win. A degree of -1 is
+    filled from the world size; where nothing states that, a comment that names the GPUs counts.
 
     Raises
     ------
     ScenarioError
-        Not TOML, an unknown model or schedule, degrees that do not multiply to the world size, or a batch
-        that does not fall into microbatches.
+        Neither, an unknown model or schedule, degrees that do not multiply to the world size, or a batch that
+        does not fall into microbatches.
     """
-    files = ", ".join(Path(path).name for path in paths)
-    text = read_text(paths[0])
+    path = request.paths[0]
+    text = read_text(path)
+    facts = request.facts("torchtitan")
+    facts.limits = LIMITS
+    document = _of_python(request, text) if path.suffix == ".py" else _of_toml(text, str(path))
+    settings = request.settings(_overridden(document, request, facts))
+    _model(facts, settings)
+    read_sizes(settings, facts, _SIZES)
+    facts.sequence_parallel = facts.tensor > 1
+    facts.inferred["parallel.sequence_parallel"] = "torchtitan has it on with tensor parallelism"
+    facts.expert_tensor = settings.count("parallelism.expert_tensor_parallel_degree") or (
+        1 if facts.expert > 1 else None
+    )
+    if facts.num_gpus is None:
+        take_gpus_from_comments(facts, text)
+    _data(facts, settings)
+    cut(facts, settings, degree_sections=WHERE, folder=path.parent)
+    _memory(facts, settings)
+    return facts
+
+
+def _of_toml(text: str, file: str) -> dict[str, Any]:
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise ScenarioError(f"is not TOML: {str(error)[:200]}", file=str(paths[0])) from None
+        raise ScenarioError(f"is not TOML: {str(error)[:200]}", file=file) from None
     if not isinstance(document.get("training"), dict) or not isinstance(document.get("model"), dict):
-        raise ScenarioError("holds no [model] and [training], as torchtitan's files do", file=str(paths[0]))
-    facts = Facts("torchtitan", files, Path(paths[0]).stem, {})
-    replaced = _overridden(document, paths[1:], define or {}, facts)
-    settings = Settings(replaced, files)
-    _model(facts, settings)
-    _sizes(facts, settings)
-    facts.num_gpus = num_gpus
-    if num_gpus is None:
-        take_gpus_from_comments(facts, text)
-    _data(facts, settings)
-    cut(facts, settings, degree_sections=_WHERE, folder=Path(paths[0]).parent)
-    _memory(facts, settings)
-    facts.not_used |= settings.unused()
-    return complete(facts, overrides=overrides)
+        raise ScenarioError("holds no [model] and [training], as torchtitan's files do", file=file)
+    return document
 
 
-def _overridden(
-    document: dict[str, Any], scripts: Sequence[str | Path], define: Mapping[str, str], facts: Facts
-) -> dict[str, Any]:
-    """Lay ``--section.key value`` arguments of launch scripts over the TOML file."""
-    script = new_script(facts.files, define)
-    for path in scripts:
-        read_script(read_text(path), script)
-    flat = Settings(document, facts.files)
-    values = flat.values()
+def _of_python(request: Request, text: str) -> dict[str, Any]:
+    """Write what a function of a ``config_registry.py`` returns as the TOML of before would hold it."""
+    path = request.paths[0]
+    configuration = PythonConfiguration(text, file=str(path))
+    name = chosen_function(request, configuration)
+    values = configuration.result_of(name)
+    spec = values.pop("model_spec", None)
+    if not isinstance(spec, dict) or not isinstance(values.get("training"), dict):
+        raise ScenarioError(
+            "sets no model_spec and training, as torchtitan's configurations do", file=str(path), key=name
+        )
+    families = [family for family in _flavors() if name.startswith(family) or family in path.absolute().parts]
+    flavor = next((text for text in spec.pop(ARGUMENTS, []) if isinstance(text, str)), None)
+    used = [*(spec.pop("converters", None) or []), *_listed(values.pop("model_converters", None))]
+    converters = [item.get(CALLED) if isinstance(item, dict) else item for item in used]
+    of_converters = {
+        f"converter {number}": _plain(item) for number, item in enumerate(used) if isinstance(item, dict)
+    }
+    spec.pop(CALLED, None)
+    model = {"name": families[0] if families else None, "flavor": spec.pop("flavor", flavor), **spec}
+    request.settings(configuration.not_followed, str(path))
+    plain = {key: _plain(value) for key, value in values.items() if key not in (CALLED, ARGUMENTS)}
+    return plain | {"model": model | of_converters | {"converters": converters}}
+
+
+def _listed(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return _listed(value.get("converters"))
+    return value if isinstance(value, list) else []
+
+
+def _plain(value: Any) -> Any:
+    """Leave out the names of what was called, but for the kinds of the components at the top."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _plain(item) for key, item in value.items() if key not in (CALLED, ARGUMENTS)}
+
+
+def _overridden(document: dict[str, Any], request: Request, facts: Facts) -> dict[str, Any]:
+    """Lay ``--section.key value`` arguments of launch scripts over the file."""
+    script = new_script(facts.files, request.define)
+    for file in request.paths[1:]:
+        read_script(read_text(file), script)
+    values = Settings(document, facts.files).values()
     for words in script.commands:
-        for name, value in flags_of(words).items():
-            section, dot, key = name.replace("-", "_").partition(".")
-            if not dot or section not in (*document, *_WHERE):
-                continue
-            path = f"{section}.{key}"
+        given = flags_of(words)
+        if not any("." in name for name in given):
+            continue
+        nodes, per_node = given.pop("nnodes", None), given.pop("nproc-per-node", None)
+        if facts.num_gpus is None and all(str(number).isdecimal() for number in (nodes, per_node)):
+            facts.num_gpus = int(str(nodes)[:9]) * int(str(per_node)[:9])
+        for name, value in given.items():
+            path = name.replace("-", "_")
             text = value if isinstance(value, str) else None
             why = None if text is None else script.variables.doubt(text)
             new = True if value is True else Unknown(why) if why else _typed(value)
@@ -118,41 +148,46 @@ def _typed(value: Any) -> Any:
     return {"true": True, "false": False}.get(value.lower(), value)
 
 
+@cache
+def _flavors() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+    return read_yaml_mapping(Path(__file__).parent / "known" / "torchtitan_flavors.yaml")
+
+
 def _model(facts: Facts, settings: Settings) -> None:
     name, flavor = settings.text("model.name"), settings.text("model.flavor")
-    preset = _PRESETS.get(((name or "").lower(), (flavor or "").lower()))
-    if preset is None:
-        known = ", ".join(f"{model} {size.upper()}" for model, size in _PRESETS)
-        raise ScenarioError(
+    length = settings.count("training.seq_len", sets="model.seq_length")
+    stated = facts.stated.get("model", facts.stated.get("model.preset"))
+    shape = _flavors().get((name or "").lower(), {}).get((flavor or "").lower())
+    if stated is not None:
+        facts.model = dict(stated) if isinstance(stated, Mapping) else {"preset": stated}
+    elif shape is None:
+        known = ", ".join(f"{model} {size.upper()}" for model, sizes in _flavors().items() for size in sizes)
+        raise settings.refuse(
+            "model.flavor",
             f"found {shown(name)} {shown(flavor)}, whose shape is in torchtitan's code and not in the file; "
-            f"known here: {known}",
-            file=facts.files,
-            key="model.flavor",
+            f"known here: {known}; --set model=PRESET states another",
         )
-    facts.model = {"preset": preset}
-    facts.inferred["model"] = f"preset {preset} (the file has only name and flavor)"
-    length = settings.count("training.seq_len")
+    elif "preset" in shape:
+        facts.model = dict(shape)
+        facts.inferred["model"] = f"preset {shape['preset']} (the file has only name and flavor)"
+    else:
+        facts.model = {"name": f"{name} {flavor}", **shape, "source": "torchtitan's table of flavours"}
+        facts.inferred["model"] = f"{name} {flavor} of torchtitan's own table"
     if length is not None:
         facts.model["seq_length"] = length
     else:
-        facts.inferred["model.seq_length"] = f"{get_preset('models', preset).fields['seq_length']} (preset)"
+        facts.inferred["model.seq_length"] = f"{_fields(facts)['seq_length']} (preset)"
 
 
-def _sizes(facts: Facts, settings: Settings) -> None:
-    for size in ("tensor", "pipeline", "context", "expert"):
-        paths = [f"{section}.{size}_parallel_degree" for section in _WHERE]
-        setattr(facts, size, settings.count(*paths, maximum=MAX_LAYERS) or 1)
-    facts.sequence_parallel = facts.tensor > 1
-    facts.inferred["parallel.sequence_parallel"] = "torchtitan has it on with tensor parallelism"
-    facts.expert_tensor = settings.count("parallelism.expert_tensor_parallel_degree") or (
-        1 if facts.expert > 1 else None
-    )
+def _fields(facts: Facts) -> dict[str, Any]:
+    preset = facts.model.get("preset")
+    return (get_preset("models", preset, key="model").fields if preset else {}) | facts.model
 
 
 def _data(facts: Facts, settings: Settings) -> None:
-    replicate = settings.count(*(f"{section}.data_parallel_replicate_degree" for section in _WHERE)) or 1
+    replicate = settings.count(*(f"{section}.data_parallel_replicate_degree" for section in WHERE)) or 1
     path, shard = settings.raw(
-        *(f"{section}.data_parallel_shard_degree" for section in _WHERE), "training.data_parallel_degree"
+        *(f"{section}.data_parallel_shard_degree" for section in WHERE), "training.data_parallel_degree"
     )
     if shard in (None, -1):
         if facts.num_gpus is None:
@@ -160,26 +195,31 @@ def _data(facts: Facts, settings: Settings) -> None:
         inside = replicate * facts.tensor * facts.pipeline * facts.context
         shard, rest = divmod(facts.num_gpus, inside)
         if rest or not shard:
-            raise ScenarioError(
+            raise settings.refuse(
+                path,
                 f"-1 cannot be filled: {inside} (replicate {replicate} x tensor {facts.tensor} x pipeline "
-                f"{facts.pipeline} x context {facts.context}) does not divide {facts.num_gpus} GPUs",
-                file=facts.files,
-                key=path,
+                f"{facts.pipeline} x context {facts.context}) does not divide {facts.num_gpus} GPUs; --gpus "
+                "N states another number",
             )
         facts.inferred["data_parallel_shard_degree"] = f"{shard} (-1: {facts.num_gpus} GPUs / {inside})"
     else:
         shard = settings.count(path)
     facts.data = replicate * (shard or 1)
     facts.inferred["parallel.data"] = f"{facts.data} (replicate {replicate} x shard {shard})"
+    if replicate > 1:
+        facts.not_used["data_parallel_replicate_degree"] = (
+            f"{replicate}: hybrid sharding is not modelled; state and gathers are spread over all "
+            f"{facts.data} replicas, in the run over {shard}, so it keeps {replicate} times the state"
+        )
 
 
 def _memory(facts: Facts, settings: Settings) -> None:
     mode = settings.text("activation_checkpoint.mode") or "selective"
     if mode not in ("none", "selective", "full"):
-        raise ScenarioError(
-            f"found {shown(mode)}; allowed: none, selective, full",
-            file=facts.files,
-            key="activation_checkpoint.mode",
+        raise settings.refuse(
+            "activation_checkpoint.mode",
+            f"found {shown(mode)}; allowed: none, selective, full; --ignore activation_checkpoint.mode reads "
+            "on with selective",
         )
     facts.recompute = mode
     option = settings.raw("activation_checkpoint.selective_ac_option")[1]
@@ -187,11 +227,13 @@ def _memory(facts: Facts, settings: Settings) -> None:
         facts.not_used["activation_checkpoint.selective_ac_option"] = (
             f"{shown(option)}: selective is taken as recomputing attention"
         )
-    facts.optimizer = "zero2"
-    facts.inferred["optimizer"] = "zero2 (FSDP with a pipeline keeps gathered weights)"
-    if facts.pipeline == 1:
-        facts.optimizer = "zero3"
-        facts.inferred["optimizer"] = "zero3 (FSDP gathers weights layer by layer)"
-    converters = settings.raw("model.converters")[1]
+    whole = facts.pipeline > 1
+    facts.optimizer = "sharded" if whole else "zero3"
+    facts.inferred["optimizer"] = (
+        "sharded (FSDP under a pipeline keeps gathered weights and whole gradients, and reduces these once)"
+        if whole
+        else "zero3 (FSDP gathers weights layer by layer)"
+    )
+    _, converters = settings.raw("model.converters")
     names = [converters] if isinstance(converters, str) else converters or []
-    facts.precision = "fp8" if any("float8" in str(name) for name in names) else "bf16"
+    facts.precision["compute"] = "fp8" if any("float8" in str(name).lower() for name in names) else "bf16"

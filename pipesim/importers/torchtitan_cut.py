@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.facts import Facts
-from pipesim.importers.values import Settings, joined
+from pipesim.importers.facts import Facts, Limit, joined, spread
 from pipesim.scenario.counts import shown
 from pipesim.scenario.presets import get_preset
+from pipesim.scenario.settings import Settings
 
 _SCHEDULES = {
     "gpipe": "gpipe",
@@ -27,6 +27,40 @@ _SCHEDULES = {
 _Paths = Callable[[str], list[str]]
 """From a setting's name to where it may stand, newest first."""
 _SINGLE_STAGE = ("gpipe", "1f1b")
+LIMITS = (
+    Limit(
+        lambda facts: facts.schedule == "1f1b" and 0 < (facts.num_microbatches or 0) < facts.pipeline,
+        "runs on torch, whose 1F1B asks for as many microbatches as stages",
+        "torch/distributed/pipelining/schedules.py, since torch 2.5",
+        "batch.microbatches",
+        "--set batch.microbatches=N states more",
+    ),
+    Limit(
+        lambda facts: facts.schedule in ("interleaved-1f1b", "interleaved-zb") and _ragged(facts),
+        "runs on torch, whose interleaved schedules ask for microbatches that fall into equal rounds",
+        "torch/distributed/pipelining/schedules.py, since torch 2.5",
+        "batch.microbatches",
+        "--set batch.microbatches=N states a multiple of the pipeline degree",
+    ),
+    Limit(
+        lambda facts: (
+            facts.schedule == "dualpipe-v" and 0 < (facts.num_microbatches or 0) < 2 * facts.pipeline
+        ),
+        "runs on torch, whose DualPipeV asks for as many microbatches as stages",
+        "torch/distributed/pipelining/schedules.py, torch 2.10",
+        "batch.microbatches",
+        "--set batch.microbatches=N states more",
+        only_noted=True,
+    ),
+)
+
+
+def _ragged(facts: Facts) -> bool:
+    """Whether torch's rounds, microbatches // ranks of them, are of different sizes."""
+    number = facts.num_microbatches or 0
+    return number > 0 and number % max(1, number // facts.pipeline) > 0
+
+
 _FROM_CSV = ("pipelineschedulesingle", "pipelineschedulemulti", "_pipelinescheduleruntime")
 
 
@@ -73,7 +107,7 @@ def _schedule(facts: Facts, settings: Settings, paths: _Paths, folder: Path) -> 
     if plain not in _SCHEDULES:
         raise ScenarioError(
             f"found {shown(stated)}; known: GPipe, 1F1B, Interleaved1F1B, LoopedBFS, InterleavedZeroBubble, "
-            "ZBVZeroBubble, DualPipeV",
+            f"ZBVZeroBubble, DualPipeV; --ignore {key} takes 1F1B",
             file=facts.files,
             key=key,
         )
@@ -90,11 +124,17 @@ def _inside(file: str, folder: Path, files: str, key: str) -> Path:
 
 
 def _layers(facts: Facts, settings: Settings, paths: _Paths) -> None:
-    num_layers = int(get_preset("models", facts.model["preset"]).fields["num_hidden_layers"])
+    preset = facts.model.get("preset")
+    fields = get_preset("models", preset, key="model").fields if preset else facts.model
+    num_layers = int(fields["num_hidden_layers"])
     key, points = settings.raw(*paths("split_points"))
     per_stage = settings.count(*paths("layers_per_stage"))
     lighter = [settings.count(*paths(f"{end}_stage_less_layers"), minimum=0) for end in ("first", "last")]
     if facts.pipeline == 1:
+        return
+    stated = facts.stated.get("layers")
+    if isinstance(stated, list):
+        facts.virtual_stages = max(len(stated) // facts.pipeline, 1)
         return
     if points:
         starts = _split_points(points, num_layers, facts.files, key)
@@ -126,7 +166,8 @@ def _check_stages(facts: Facts, num_stages: int) -> None:
     if rest or not chunks or (chunks > 1) is single:
         wanted = "one stage a rank" if single else "the same number of stages, at least two, on every rank"
         raise ScenarioError(
-            f"{num_stages} stages on {facts.pipeline} ranks: this schedule needs {wanted}",
+            f"{num_stages} stages on {facts.pipeline} ranks: this schedule needs {wanted}; --set layers=[...]"
+            " states the layers of every stage",
             file=facts.files,
             key="pipeline_parallel_layers_per_stage",
         )
@@ -141,7 +182,8 @@ def _split_points(points: Any, num_layers: int, files: str, key: str) -> list[in
         before = starts[-1] if starts else 0
         if match is None or not before < int(match[1]) < num_layers:
             raise ScenarioError(
-                f"found {shown(name)}; rising names such as layers.4, below {num_layers}, are needed",
+                f"found {shown(name)}; rising names such as layers.4, below {num_layers}, are needed; "
+                f"--ignore {key} splits evenly",
                 file=files,
                 key=key,
             )
@@ -160,7 +202,8 @@ def _weighted(num_layers: int, num_stages: int, before: int, behind: int, files:
     each, more = divmod(num_layers + before + behind, num_stages)
     if each < max(before, behind):
         raise ScenarioError(
-            f"{num_layers} layers on {num_stages} stages leave less than the embedding and the head count",
+            f"{num_layers} layers on {num_stages} stages leave less than the embedding and the head count; "
+            f"--set layers=[{','.join(map(str, spread(num_layers, num_stages)))}] splits them otherwise",
             file=files,
             key="layers",
         )
@@ -173,11 +216,15 @@ def _weighted(num_layers: int, num_stages: int, before: int, behind: int, files:
 def _batch(facts: Facts, settings: Settings, paths: _Paths) -> None:
     """Find m; without a statement it hangs on the version, which the name of the batch's key tells."""
     local = settings.required(
-        "training.local_batch_size", "training.batch_size", what="sequences of one replica"
+        "training.local_batch_size",
+        "training.batch_size",
+        what="sequences of one replica, or --set batch.micro=N with batch.microbatches",
     )
-    total = settings.count("training.global_batch_size") if _positive(settings) else None
-    number = settings.count(*paths("microbatches"), "parallelism.num_pp_microbatches")
-    size = settings.count(*paths("microbatch_size"))
+    total = settings.count("training.global_batch_size", sets="batch.global") if _positive(settings) else None
+    number = settings.count(
+        *paths("microbatches"), "parallelism.num_pp_microbatches", sets="batch.microbatches"
+    )
+    size = settings.count(*paths("microbatch_size"), sets="batch.micro")
     if facts.pipeline == 1:
         facts.micro, facts.microbatches = local, None if total else 1
         facts.global_size = total
@@ -188,7 +235,8 @@ def _batch(facts: Facts, settings: Settings, paths: _Paths) -> None:
         number, rest = divmod(local, size)
         if rest or not number:
             raise ScenarioError(
-                f"microbatches of {size} do not divide the local batch of {local}",
+                f"microbatches of {size} do not divide the local batch of {local}; --set batch.micro=N "
+                "states another size",
                 file=facts.files,
                 key="pipeline_parallel_microbatch_size",
             )
@@ -205,9 +253,12 @@ def _batch(facts: Facts, settings: Settings, paths: _Paths) -> None:
             f"not stated: torchtitan's default at that time, the pipeline degree {facts.pipeline}; later "
             f"versions take microbatches of 1, here {local}"
         )
-    if local % number:
+    if settings.is_stated("batch.microbatches") and settings.is_stated("batch.micro"):
+        local = number * facts.micro
+    elif local % number:
         raise ScenarioError(
-            f"the local batch of {local} does not fall into {number} microbatches ({why})",
+            f"the local batch of {local} does not fall into {number} microbatches ({why}); "
+            "--set batch.microbatches=N states another number",
             file=facts.files,
             key="training.batch_size",
         )
@@ -222,5 +273,5 @@ def _batch(facts: Facts, settings: Settings, paths: _Paths) -> None:
 
 
 def _positive(settings: Settings) -> bool:
-    value = settings.raw("training.global_batch_size")[1]
+    value = settings.raw("training.global_batch_size", sets="batch.global")[1]
     return value is not None and value != -1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.hf.config import read_hf_config
+from pipesim.scenario.hf.config import read_hf_model
 from pipesim.scenario.presets import Kind, Preset, get_preset, list_presets
 from pipesim.units import parse_flops_per_s
 
@@ -62,7 +62,10 @@ def _model(value: Any, directory: Path, echo: dict[str, str]) -> Any:
             raise ScenarioError("names both a preset and an hf file; one is needed", key="model")
         if not isinstance(value["hf"], str):
             raise ScenarioError(f"found {value['hf']!r}; the name of a config.json is needed", key="model.hf")
-        fields = read_hf_config(directory / value["hf"])
+        read = read_hf_model(directory / value["hf"])
+        fields = read.fields
+        for key, words in read.not_used.items():
+            echo[f"model.hf.{key}"] = f"{words} (not used)"
         own = {key: item for key, item in value.items() if key != "hf"}
         if "seq_length" not in own:
             echo["model.seq_length"] = (

@@ -2,127 +2,194 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.hf.layers import expert_fields, latent_attention_fields
-from pipesim.scenario.hf.values import count, flag
+from pipesim.scenario.hf.experts import expert_fields, latent_attention_fields
+from pipesim.scenario.hf.families import FAMILIES, GPT2, LLAMA, REFUSED, Family
 from pipesim.scenario.json_text import read_json_object
+from pipesim.scenario.settings import Settings, known_settings
 
 DEFAULT_SEQ_LENGTH = 8192
 """A configuration states only the largest sequence; runs rarely train at 131072, so more is not assumed."""
+_SIZES = {
+    "num_hidden_layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
+    "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
+    "num_attention_heads": ("num_attention_heads", "n_head", "n_heads"),
+    "vocab_size": ("vocab_size",),
+    "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
+    "head_dim": ("head_dim",),
+    "intermediate_size": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
+}
+_NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+_POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_sequence_length")
+_TEXT_PARTS = ("text_config", "llm_config", "language_config")
 
 
 @dataclass(frozen=True, slots=True)
-class _Family:
-    """What a ``model_type`` implies without saying so, and the names it gives the fields."""
+class HfModel:
+    """Fields of ``model:``, and what of the configuration they do not say."""
 
-    gated_mlp: bool
-    biases: bool
-    tied: bool
-    learned_positions: bool
-    position_padding: int = 0
-    default_ffn_factor: int | None = None
-
-
-_LLAMA = _Family(gated_mlp=True, biases=False, tied=False, learned_positions=False)
-_GPT2 = _Family(gated_mlp=False, biases=True, tied=True, learned_positions=True, default_ffn_factor=4)
-_FAMILIES = {
-    "gpt2": _GPT2,
-    "opt": _Family(gated_mlp=False, biases=True, tied=True, learned_positions=True, position_padding=2),
-    "bloom": _Family(gated_mlp=False, biases=True, tied=True, learned_positions=False, default_ffn_factor=4),
-    "gpt_neox": _Family(gated_mlp=False, biases=True, tied=False, learned_positions=False),
-    "llama": _LLAMA,
-    "mistral": _LLAMA,
-    "qwen2": _LLAMA,
-    "qwen3": _LLAMA,
-    "mixtral": _LLAMA,
-    "qwen2_moe": _LLAMA,
-    "qwen3_moe": _LLAMA,
-    "deepseek_v2": _LLAMA,
-    "deepseek_v3": _LLAMA,
-}
+    fields: dict[str, Any]
+    not_used: dict[str, str]
 
 
 def read_hf_config(path: str | Path) -> dict[str, Any]:
+    """Read the fields of ``model:`` alone, as `read_hf_model` does."""
+    return read_hf_model(path).fields
+
+
+def read_hf_model(
+    path: str | Path, *, ignore: Iterable[str] = (), stated: Mapping[str, Any] | None = None
+) -> HfModel:
     """Read a Hugging Face configuration of a decoder-only transformer.
 
     Parameters
     ----------
     path : str or Path
-        The ``config.json`` of a GPT-2, OPT, BLOOM, GPT-NeoX, Llama, Mistral, Mixtral, Qwen2, Qwen3 (each with
-        or without experts), DeepSeek-V2 or V3 model. Without a ``model_type`` the keys decide between the
-        GPT-2 and the Llama form.
+        The ``config.json`` of a family in `pipesim.scenario.hf.families`; of a model for pictures the part
+        that reads text. Without a ``model_type`` the keys decide between the GPT-2 and the Llama form.
+    ignore : iterable of str
+        Keys to be read on without; without ``model_type`` the keys decide.
+    stated : Mapping, optional
+        Values by the scenario's keys, which go before what the configuration says.
 
     Returns
     -------
-    dict
-        The fields of ``model:`` in a scenario. ``seq_length`` is the largest sequence that the configuration
-        allows, but not above 8192 nor above a sliding window.
+    HfModel
+        ``seq_length`` is the largest sequence that the configuration allows, but not above 8192 nor above a
+        sliding window of every layer.
 
     Raises
     ------
     ScenarioError
-        Not a JSON object, a missing or malformed field, or a family that is not one of the above.
+        Not a JSON object, a missing or malformed field, a family that is not known, or what is not modelled.
     """
     file = str(path)
-    config = read_json_object(path)
-    family = _family(config, file)
-    fields: dict[str, Any] = {"name": _name(config, Path(path))}
-    for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"):
-        fields[key] = count(config, key, file, required=True)
-    for key in ("num_key_value_heads", "head_dim", "intermediate_size"):
-        size = count(config, key, file)
-        if size is not None:
-            fields[key] = size
-    fields |= expert_fields(config, file, inner=fields.get("intermediate_size"))
-    latent = latent_attention_fields(config, file)
+    document = read_json_object(path)
+    parts = [document[part] for part in _TEXT_PARTS if isinstance(document.get(part), dict)]
+    inner: dict[str, Any] = parts[0] if parts else {}
+    config = {key: value for key, value in document.items() if document.get(key) is not inner} | inner
+    known = known_settings(Path(__file__).with_name("known.yaml"))
+    ignore = tuple(ignore)
+    family = _family(config, file, ignored="model_type" in ignore)
+    values = {**family.defaults, **config}
+    settings = Settings(values, file, known=known, ignore=ignore, stated=stated)
+    missing = set(ignore) - settings.ignored
+    if missing:
+        raise ScenarioError(f"{min(missing)} is not there", file=file, key="--ignore")
+    _refuse_other_layers(settings)
+    fields = {"name": _name(config, Path(path))} | _shape(settings, family)
+    latent = latent_attention_fields(settings)
     if latent:
         # What stands there describes no head of latent attention.
         fields.pop("head_dim", None)
         fields.pop("num_key_value_heads", None)
         fields |= latent
+    fields |= _positions(settings, family)
+    fields["gated_mlp"] = family.gated_mlp
+    fields["tie_word_embeddings"] = settings.flag("tie_word_embeddings", default=family.tied)
+    fields["biases"] = family.biases
+    fields["source"] = f"Hugging Face configuration {Path(path).name}"
+    return HfModel(fields, settings.unused())
+
+
+def _shape(settings: Settings, family: Family) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for key, names in _SIZES.items():
+        sets = f"model.{key}"
+        needed = key in _NEEDED
+        size = (
+            settings.required(*names, what=_what(key), sets=sets)
+            if needed
+            else settings.count(*names, sets=sets)
+        )
+        if size is not None:
+            fields[key] = size
+    if settings.flag("multi_query") and not settings.flag("new_decoder_architecture"):
+        fields.setdefault("num_key_value_heads", 1)
+    fields |= expert_fields(settings, inner=fields.get("intermediate_size"))
     if "intermediate_size" not in fields:
         if family.default_ffn_factor is None:
-            raise ScenarioError("missing; needed: width of the MLP", file=file, key="intermediate_size")
+            raise settings.refuse(
+                "intermediate_size",
+                "missing; needed: width of the MLP; --set model.intermediate_size=N states it",
+            )
         fields["intermediate_size"] = family.default_ffn_factor * fields["hidden_size"]
-    width = config.get("word_embed_proj_dim")
+    width = settings.count("word_embed_proj_dim")
     if width is not None and width != fields["hidden_size"]:
-        raise ScenarioError(
-            f"found {width}; only an embedding as wide as hidden_size {fields['hidden_size']} is supported",
-            file=file,
-            key="word_embed_proj_dim",
+        raise settings.refuse(
+            "word_embed_proj_dim",
+            f"found {width}; only an embedding as wide as hidden_size {fields['hidden_size']} is supported; "
+            "--ignore word_embed_proj_dim takes it as that wide",
         )
-    positions = count(config, "max_position_embeddings", file, required=family.learned_positions)
-    window = count(config, "sliding_window", file) if config.get("use_sliding_window", True) else None
-    fields["seq_length"] = min(size for size in (positions, window, DEFAULT_SEQ_LENGTH) if size is not None)
-    fields["gated_mlp"] = family.gated_mlp
-    fields["tie_word_embeddings"] = flag(config, "tie_word_embeddings", family.tied, file)
-    fields["biases"] = family.biases
-    learned = positions + family.position_padding if family.learned_positions and positions else 0
-    fields["num_learned_positions"] = learned
-    fields["source"] = f"Hugging Face configuration {Path(path).name}"
-    if window is not None:
-        fields["source"] += f" (sliding window of {window} not modelled beyond that length)"
     return fields
 
 
-def _family(config: Mapping[str, Any], file: str) -> _Family:
+def _positions(settings: Settings, family: Family) -> dict[str, Any]:
+    positions = settings.count(*_POSITIONS)
+    if positions is None and family.learned_positions:
+        positions = settings.required(*_POSITIONS, what="the longest sequence")
+    used = settings.flag("use_sliding_window", default=True)
+    if not used:
+        settings.skip("sliding_window")
+    window = settings.count("sliding_window") if used and not family.some_windows else None
+    length = min(size for size in (positions, window, DEFAULT_SEQ_LENGTH) if size is not None)
+    learned = positions + family.position_padding if family.learned_positions and positions else 0
+    return {"seq_length": length, "num_learned_positions": learned}
+
+
+def _refuse_other_layers(settings: Settings) -> None:
+    """Refuse lists of layers that name a kind other than full and windowed attention."""
+    for key, allowed in (
+        ("layer_types", ("full_attention", "sliding_attention", "chunked_attention")),
+        ("attn_type_list", (1,)),
+    ):
+        value = settings.raw(key)[1]
+        other = [kind for kind in value if kind not in allowed] if isinstance(value, list) else []
+        if other:
+            raise settings.refuse(
+                key,
+                f"found {str(other[0])[:40]!r} in {len(other)} of {len(value)} layers, which is not modelled "
+                f"(linear attention and the like); --ignore {key} reads on without it",
+            )
+
+
+def _what(key: str) -> str:
+    return {
+        "num_hidden_layers": "transformer layers",
+        "hidden_size": "width of the residual stream",
+        "num_attention_heads": "query heads",
+    }.get(key, "rows of the token embedding")
+
+
+def _family(config: Mapping[str, Any], file: str, *, ignored: bool) -> Family:
     model_type = config.get("model_type")
-    if model_type is None:
+    if model_type is None or ignored:
         if "n_embd" in config:
-            return _GPT2
-        if "rms_norm_eps" in config or config.get("hidden_act") == "silu":
-            return _LLAMA
-        raise ScenarioError(f"missing; known: {', '.join(_FAMILIES)}", file=file, key="model_type")
-    if not isinstance(model_type, str) or model_type not in _FAMILIES:
+            return GPT2
+        if ignored or "rms_norm_eps" in config or config.get("hidden_act") == "silu":
+            return LLAMA
+        raise ScenarioError(f"missing; known: {', '.join(FAMILIES)}", file=file, key="model_type")
+    plain = str(model_type).lower()
+    if plain in REFUSED:
         raise ScenarioError(
-            f"found {model_type!r}; known decoders: {', '.join(_FAMILIES)}", file=file, key="model_type"
+            f"found {model_type!r}, which has {REFUSED[plain]}: not modelled; --ignore model_type reads it "
+            "as a model of Llama's form all the same",
+            file=file,
+            key="model_type",
         )
-    return _FAMILIES[model_type]
+    if not isinstance(model_type, str) or plain not in FAMILIES:
+        raise ScenarioError(
+            f"found {model_type!r}; known decoders: {', '.join(FAMILIES)}; where it is of Llama's form, "
+            "--ignore model_type reads it as that",
+            file=file,
+            key="model_type",
+        )
+    return FAMILIES[plain]
 
 
 def _name(config: Mapping[str, Any], path: Path) -> str:

@@ -1,0 +1,21 @@
+"""Models by the names that repositories, recipes and tables give them."""
+
+from __future__ import annotations
+
+import re
+
+from pipesim.scenario.presets import list_presets
+
+_BESIDE = re.compile(
+    r"^.*/|modelprovider|meta-|megatron-|-hf\b|-base\b|-instruct\b|-chat\b|-v0\.\d\b|-it\b|-\d{4}$|[^a-z0-9]"
+)
+
+
+def preset_named(name: str) -> str | None:
+    """Find the preset of a model's name such as ``meta-llama/Meta-Llama-3-8B``; None where there is none."""
+    plain = _plain(name)
+    return next((preset.name for preset in list_presets("models") if _plain(preset.name) == plain), None)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"^llama31(?=8b|70b|405b)", "llama3", _BESIDE.sub("", name.lower()))

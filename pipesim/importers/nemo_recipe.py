@@ -1,0 +1,59 @@
+"""Megatron-Bridge's Python recipes as the settings that its YAML would hold."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pipesim.errors import ScenarioError
+from pipesim.importers.model_names import preset_named
+from pipesim.importers.python_configuration import (
+    ARGUMENTS,
+    CALLED,
+    PythonConfiguration,
+    chosen_function,
+    with_overrides,
+)
+from pipesim.importers.request import Request
+from pipesim.reading import read_text
+from pipesim.scenario.settings import Settings, Unknown
+
+
+def recipe_settings(request: Request) -> Settings:
+    """Follow a recipe's function, and lay the further files over what it returns.
+
+    Raises
+    ------
+    ScenarioError
+        No such function, or one that builds no model.
+    """
+    path = request.paths[0]
+    configuration = PythonConfiguration(read_text(path), file=str(path))
+    name = chosen_function(request, configuration)
+    values = configuration.result_of(name)
+    model = values.get("model")
+    if not isinstance(model, dict):
+        raise ScenarioError("sets no cfg.model, as Megatron-Bridge's recipes do", file=str(path), key=name)
+    model = dict(model)
+    called = model.pop(CALLED, "")
+    arguments = model.pop(ARGUMENTS, [])
+    named = [text for text in (*arguments, called) if isinstance(text, str)]
+    preset = next((found for text in named if (found := preset_named(text))), None)
+    if preset is not None:
+        model["preset"] = preset
+    elif "num_layers" not in model:
+        model["preset"] = Unknown(f"the shape of {' '.join(named)[:80]}, which is in Megatron-Bridge's code")
+    values = {key: _without_calls(value) for key, value in {**values, "model": model}.items()}
+    values.pop(CALLED, None)
+    settings = request.settings(with_overrides(values, request, {}), str(path))
+    request.settings(configuration.not_followed, str(path))
+    gpus = re.search(r"_(\d{1,7})gpus?_", name)
+    if request.num_gpus is None and gpus is not None:
+        request.num_gpus = int(gpus[1])
+    return settings
+
+
+def _without_calls(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_calls(item) for key, item in value.items() if key not in (CALLED, ARGUMENTS)}
