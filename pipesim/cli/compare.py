@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pipesim import study
+from pipesim import questions
 from pipesim.cli import options, tables
 from pipesim.cli.notes import framework_lines, print_notes
 from pipesim.errors import ScenarioError
@@ -50,7 +50,7 @@ def compare(
         chunks=chunks,
     )
     with tables.progress_bar("comparing", quiet=as_json) as progress:
-        comparison = study.compare(
+        comparison = questions.compare(
             asked,
             names=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),

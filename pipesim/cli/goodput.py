@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipesim import study
+from pipesim import questions
 from pipesim.cli import options, tables
 from pipesim.cli.notes import print_notes
 
@@ -29,8 +29,8 @@ def goodput(
         p2p=p2p,
         chunks=chunks,
     )
-    result = study.simulate_scenario(asked)
-    found = study.goodput_of(result)
+    result = questions.simulate_scenario(asked)
+    found = questions.goodput_of(result)
     if as_json:
         tables.print_json(found.to_dict())
         return

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from pipesim import __version__, study
+from pipesim import __version__, questions
 from pipesim.cli import options, tables
 from pipesim.cli.report_answer import Answer
 from pipesim.cli.report_sections import sections
@@ -47,7 +47,7 @@ def report(
             "can be read only once; the page shows it, so a file is needed", file=str(scenario)
         )
     with tables.progress_bar("comparing", quiet=as_json) as progress:
-        comparison = study.compare(
+        comparison = questions.compare(
             asked,
             names=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),
@@ -81,7 +81,7 @@ def _answer(asked: ResolvedScenario, comparison: Comparison) -> Answer:
     """Put the scenario's own schedule, with its options, among the results, and choose."""
     results, own, refusal = list(comparison.results), None, ""
     try:
-        own = study.simulate_scenario(asked)
+        own = questions.simulate_scenario(asked)
     except PipesimError as error:
         if asked.schedule.options:  # stated for this very schedule, so a mistake rather than an answer
             raise
