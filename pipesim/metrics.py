@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
-from pipesim.costs.rows import exchange_s, held_bytes
-from pipesim.ir import NONE, Dependencies, dependencies, held, peak_in_flight
+from pipesim.costs.rows import activations_held, exchange_s
+from pipesim.ir import NONE, Dependencies, dependencies, peak_in_flight
 from pipesim.ir.actions import REDUCTIONS, Op, Schedule
 from pipesim.ir.timeline import Timeline
 
@@ -241,12 +241,13 @@ def memory_by_row(schedule: Schedule, costs: CostTable) -> Array:
     Weights, gradients and optimizer state of all its stages, activations in flight (a backward still holds
     what it is about to release), and the row's working set.
     """
-    after = held(schedule, held_bytes(schedule, costs), costs.released_at_input_gradient)
+    after = activations_held(schedule, costs)
     before = np.empty_like(after)
     before[1:] = after[:-1]
     before[schedule.offsets[:-1]] = 0
-    during = np.where(schedule.op == Op.F, after, before)
-    total: Array = during + costs.working_bytes[schedule.stage]
+    during = np.where(schedule.op == Op.F, after, before) + costs.working_bytes[schedule.stage]
+    # An I that leaves more than it found has used its working set up for that by its end.
+    total: Array = np.maximum(during, after)
     total += np.repeat(_static_bytes(schedule, costs), np.diff(schedule.offsets))
     return total
 
@@ -323,7 +324,7 @@ def memory_over_time(
     rows = schedule.rows_of(rank)
     compute = timeline.select(timeline.compute)
     busy = memory_by_row(schedule, costs)[rows]
-    after = held(schedule, held_bytes(schedule, costs), costs.released_at_input_gradient)[rows]
+    after = activations_held(schedule, costs)[rows]
     seconds = np.stack([compute.start_s[rows], compute.end_s[rows]], axis=1).reshape(-1)
     used = np.stack([busy, after + _static_bytes(schedule, costs)[rank]], axis=1).reshape(-1)
     return seconds.astype(np.float64), used.astype(np.float64)

@@ -49,7 +49,7 @@ _OPTIONAL_SCALARS = (
 )
 _PARTS = ("forward_parts_s", "backward_parts_s")
 _COLLECTIVES: tuple[GradientCollective, ...] = get_args(GradientCollective)
-_OPTIONAL_ARRAYS = ("overlapped_pair_s", "expert_share")
+_OPTIONAL_ARRAYS = ("overlapped_pair_s", "expert_share", "deferred_bytes")
 _RINGS = ("gradient_ring", "expert_ring", "tied_embedding_ring")
 _NUMBERS = ("overlap_slowdown", "tied_embedding_bytes")
 _EVIDENCE = "calibration"
@@ -144,11 +144,6 @@ def read_cost_table(path: str | Path) -> CostTable:
             values[key] = source.plain_number(content[key], key)
     if "num_gpus" in values:
         values["num_gpus"] = source.count(content["num_gpus"], "num_gpus")
-    if "released_at_input_gradient" in content:
-        released = source.number(content["released_at_input_gradient"], "released_at_input_gradient")
-        if released > 1:
-            raise source.error("released_at_input_gradient", f"found {released}; a share is at most 1")
-        values["released_at_input_gradient"] = released
     for key in _NUMBERS:
         if key in content:
             values[key] = source.number(content[key], key)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs.table import CostTable
-from pipesim.ir import Dependencies
+from pipesim.ir import Dependencies, held
 from pipesim.ir.actions import Op, Schedule
 
 Array = npt.NDArray[Any]
@@ -118,8 +118,14 @@ def message_bytes(schedule: Schedule, costs: CostTable) -> Array:
 
 
 def held_bytes(schedule: Schedule, costs: CostTable) -> Array:
-    """Activations that one microbatch, or one slice of it, holds on each stage, shape (num_stages,)."""
+    """Activations that one microbatch, or one slice, holds on each stage from F to I, shape (num_stages,)."""
     return _per_slice(schedule, costs.activation_bytes)
+
+
+def activations_held(schedule: Schedule, costs: CostTable) -> Array:
+    """Bytes of activations that a rank holds right after each row, shape (rows,)."""
+    deferred = None if costs.deferred_bytes is None else _per_slice(schedule, costs.deferred_bytes)
+    return held(schedule, held_bytes(schedule, costs), deferred)
 
 
 def _per_slice(schedule: Schedule, whole: Array) -> Array:

@@ -80,9 +80,10 @@ class CostTable:
         Optimizer step of a stage.
     weight_bytes, optimizer_bytes, activation_bytes, working_bytes : Array
         Weights and optimizer state are held for the whole step, activations by one microbatch from F to
-        its release, and the working set only while an operation runs.
-    released_at_input_gradient : Number
-        Fraction of the activations given back at I rather than at W.
+        B or I, and the working set only while an operation runs.
+    deferred_bytes : Array, optional
+        Held by one microbatch from I to W: what the gradients of the weights read. Less than the activations
+        where I gives back a part, more where it computes again what was not kept; None: as much.
     overlap_slowdown : Number
         Computing takes 1 + this times as long while a collective runs beside it; durations contain it for the
         collectives that they contain.
@@ -124,7 +125,7 @@ class CostTable:
     expert_ring: Ring | None = None
     tied_embedding_bytes: Number = 0
     tied_embedding_ring: Ring | None = None
-    released_at_input_gradient: Number = 0
+    deferred_bytes: Array | None = None
     overlap_slowdown: Number = 0
     memory_limit_bytes: float | None = None
     tokens_per_step: float | None = None

@@ -41,7 +41,14 @@ from pipesim.scenario.schema import (
 )
 
 DEFAULT_SCHEDULE = "1f1b"
-_ONLY_WITH_MODEL = ("layers", "recompute", "optimizer", "efficiency", "precision")
+_ONLY_WITH_MODEL = (
+    "layers",
+    "recompute",
+    "recompute_for_weights",
+    "optimizer",
+    "efficiency",
+    "precision",
+)
 
 
 def resolve(
@@ -108,6 +115,8 @@ def resolve(
             )
         if keys.recompute is None:
             notes.default("recompute", "none")
+        if keys.recompute_for_weights is not None and keys.recompute != "full":
+            raise ScenarioError("has an effect only with recompute: full", key="recompute_for_weights")
         if keys.optimizer is None:
             notes.default("optimizer", "plain")
         if keys.layers is None and not uncut:
@@ -141,6 +150,7 @@ def resolve(
         price_usd_per_gpu_hour=_price(keys, cluster, notes),
         measured_step_time_s=None if keys.measured_step_time is None else float(keys.measured_step_time),
         torch_model=torch_model,
+        recompute_for_weights=keys.recompute_for_weights or "held",
         file=file,
         echo=notes.echo,
         warnings=tuple(notes.warnings),
@@ -154,6 +164,8 @@ def _check_torch(keys: AnyScenarioKeys, parallel: Parallel, layers: LayerSplit, 
             "selective recomputes a transformer's attention; a torch model takes none or full",
             key="recompute",
         )
+    if keys.recompute_for_weights == "again":
+        raise ScenarioError("a torch model's W reads what I left; remove it", key="recompute_for_weights")
     # Its attention is whatever the module calls.
     del notes.echo["efficiency.attention_kernel"]
 

@@ -380,6 +380,8 @@ class ResolvedScenario:
     measured_step_time_s: float | None = None
     """What a step of this scenario took for real; the difference is shown as not explained."""
     torch_model: TorchModel | None = None
+    recompute_for_weights: Literal["held", "again"] = "held"
+    """Whether a recomputed layer's W reads what I left, or recomputes again."""
 
     @property
     def optimizer_sharded(self) -> bool:

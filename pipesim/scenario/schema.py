@@ -452,6 +452,10 @@ class AnyScenarioKeys(Keys):
     recompute: Literal["none", "selective", "full"] | None = Field(
         None, description="activations that the backward computes anew; none by default"
     )
+    recompute_for_weights: Literal["held", "again"] | None = Field(
+        None,
+        description="what W of a recomputed layer reads: held since I, or recomputed again; held by default",
+    )
     optimizer: Annotated[OptimizerLevel | None, BeforeValidator(_level)] = Field(
         None, description="what replicas share out; zero1 is sharded, fsdp zero3; plain by default"
     )

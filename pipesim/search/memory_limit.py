@@ -20,16 +20,18 @@ def memory_limit(shape: Shape, costs: CostTable, rank_of: Sequence[int]) -> Memo
         per_rank = [stated] * p if isinstance(stated, int) else list(stated)
         return MemoryLimit(np.ones(shape.num_stages), np.array(per_rank, np.float64))
     amounts = np.array(costs.activation_bytes, np.float64)
-    share = float(costs.released_at_input_gradient)
+    deferred = None if costs.deferred_bytes is None else np.array(costs.deferred_bytes, np.float64)
     if costs.memory_limit_bytes is None or not amounts.any():
         return MemoryLimit(np.ones(shape.num_stages), np.full(p, np.inf))
     static = np.array(costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes, np.float64)
     working = np.array(costs.working_bytes, np.float64)
     left = [
-        costs.memory_limit_bytes - static[ranks == rank].sum() - working[ranks == rank].max()
+        (costs.of_ranks.get(rank, costs).memory_limit_bytes or np.inf)
+        - static[ranks == rank].sum()
+        - working[ranks == rank].max()
         for rank in range(p)
     ]
-    return MemoryLimit(amounts, np.array(left), share)
+    return MemoryLimit(amounts, np.array(left), deferred)
 
 
 def is_limit(value: Any, num_ranks: int) -> bool:

@@ -49,8 +49,8 @@ class Stages:
         Held by one device.
     activation_bytes, working_bytes : FloatArray
         Held from F to the release, and needed on top while an operation runs.
-    released_at_input_gradient : float
-        Share of the activations given back at I.
+    deferred_bytes : FloatArray, optional
+        Held from I to W; None: as from F to I.
     blocks : Callable
         From a stage to what it gathers and reduces one by one; asked only where replicas share out gradients.
     tokens_per_sample : int, optional
@@ -61,6 +61,8 @@ class Stages:
         What is particular to the model.
     tied_embedding_bytes, tied_embedding_ring
         See `CostTable`.
+    weight_recompute_s : FloatArray
+        What W runs on top where it computes layers again.
     """
 
     forward_parts_s: Mapping[str, FloatArray]
@@ -71,13 +73,14 @@ class Stages:
     parameters: Sequence[StageParameters]
     activation_bytes: FloatArray
     working_bytes: FloatArray
-    released_at_input_gradient: float
+    deferred_bytes: FloatArray | None
     blocks: Callable[[int], Sequence[Block]]
     tokens_per_sample: int | None
     model_flops_per_step: float
     provenance: Mapping[str, str]
     tied_embedding_bytes: float = 0.0
     tied_embedding_ring: Ring | None = None
+    weight_recompute_s: FloatArray | float = 0.0
 
 
 def cost_table(
@@ -105,6 +108,7 @@ def cost_table(
     input_gradient = np.sum(list(backward_parts.values()), axis=0) - weight_gradient
     working = stages.working_bytes
     exchange = None
+    weight_gradient = weight_gradient + stages.weight_recompute_s
     if scenario.optimizer in ("zero2", "zero3"):
         blocks = [stages.blocks(stage) for stage in range(num_stages)]
         working = working + [sharding.working_bytes(of_stage) for of_stage in blocks]
@@ -150,7 +154,7 @@ def cost_table(
         weight_bytes=shared_out(("zero3",)) * precision.weight_bytes,
         optimizer_bytes=updated * precision.optimizer_bytes,
         activation_bytes=stages.activation_bytes,
-        released_at_input_gradient=stages.released_at_input_gradient,
+        deferred_bytes=stages.deferred_bytes,
         working_bytes=working,
         memory_limit_bytes=cluster.accelerator.memory_bytes,
         overlap_slowdown=efficiency.overlap_slowdown,

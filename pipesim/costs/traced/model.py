@@ -113,14 +113,17 @@ def _stages(scenario: ResolvedScenario, model: TorchModel, timed: _Timed, counts
     cuts = [slice(end - count, end) for end, count in zip(ends.tolist(), counts, strict=True)]
     times = [list(timed.layers[cut]) for cut in cuts]
     of_stages = [[*of_stage, timed.loss] if at == last else of_stage for at, of_stage in enumerate(times)]
-    memory = [
-        stage_bytes(
-            trace.layers[cut],
-            trace.loss if at == last else None,
-            recompute=scenario.recompute == "full",
-        )
-        for at, cut in enumerate(cuts)
-    ]
+
+    def memory_of(recompute: bool) -> list[tuple[float, float]]:
+        losses = [trace.loss if at == last else None for at in range(len(cuts))]
+        return [
+            stage_bytes(trace.layers[cut], loss, recompute=recompute)
+            for cut, loss in zip(cuts, losses, strict=True)
+        ]
+
+    memory = memory_of(scenario.recompute == "full")
+    # W reads what autograd saves, whether in F or, with recomputation, in I.
+    deferred = memory_of(recompute=False)
     boundary = np.array([float(trace.layers[end - 1].message_bytes) for end in ends])
     boundary[-1] = 0.0
 
@@ -142,7 +145,7 @@ def _stages(scenario: ResolvedScenario, model: TorchModel, timed: _Timed, counts
         parameters=[_parameters(trace.layers[cut]) for cut in cuts],
         activation_bytes=np.array([held for held, _ in memory]),
         working_bytes=np.array([working for _, working in memory]),
-        released_at_input_gradient=0.0,
+        deferred_bytes=np.array([held for held, _ in deferred]),
         blocks=blocks,
         tokens_per_sample=trace.sequence_length,
         model_flops_per_step=num_microbatches * trace.model_flops,

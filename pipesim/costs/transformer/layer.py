@@ -107,6 +107,8 @@ class Setting:
     exchange: Exchange | None = None
     overlap_slowdown: float = 0.0
     fused_loss: bool = False
+    weights_recompute: bool = False
+    """W of a recomputed layer computes it again, in place of reading what I left."""
     weight_gradient_placeholders: bool = False
 
     @property
@@ -128,12 +130,14 @@ class Setting:
 class BlockTimes:
     """Seconds of one block (a layer, the embedding, the head), forward and backward by part.
 
-    `weight_gradient_s` is the share of the backward that W runs when a schedule splits it.
+    `weight_gradient_s` is the share of the backward that W runs when a schedule splits it, and
+    `weight_recompute_s` what W runs on top of that and a full backward does not.
     """
 
     forward_s: dict[str, float]
     backward_s: dict[str, float]
     weight_gradient_s: float
+    weight_recompute_s: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -172,7 +176,9 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
         "overhead": 2 * overhead,
         "recompute": again[setting.recompute],
     }
-    return BlockTimes(forward, backward, weight_gradient_s=gemm + overhead)
+    # I has paid for one recomputation.
+    more = again[setting.recompute] if setting.weights_recompute else 0.0
+    return BlockTimes(forward, backward, weight_gradient_s=gemm + overhead, weight_recompute_s=more)
 
 
 def head_times(setting: Setting) -> BlockTimes:

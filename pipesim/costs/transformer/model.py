@@ -20,7 +20,7 @@ from pipesim.costs.transformer.layer import (
     head_times,
     layer_times,
 )
-from pipesim.costs.transformer.memory import ActivationBytes, released_at_input_gradient, stage_activations
+from pipesim.costs.transformer.memory import ActivationBytes, stage_activations
 from pipesim.costs.transformer.parameters import (
     embedding_parameters,
     experts_in_stages,
@@ -74,12 +74,13 @@ def model_costs(
         forward_parts_s=times.by_part("forward_s"),
         backward_parts_s=times.by_part("backward_s"),
         weight_gradient_s=times.of_stages([kind.weight_gradient_s for kind in times.kinds]),
+        weight_recompute_s=times.of_stages([kind.weight_recompute_s for kind in times.kinds]),
         boundary_bytes=boundary,
         layers_per_stage=counts,
         parameters=stage_parameters(model, counts, parallel),
         activation_bytes=np.array([stage.held for stage in activations]),
         working_bytes=np.array([stage.working for stage in activations]),
-        released_at_input_gradient=released_at_input_gradient(setting),
+        deferred_bytes=np.array([stage.deferred for stage in activations]),
         blocks=lambda stage: _blocks(scenario, setting, times, counts, stage),
         tokens_per_sample=model.seq_length,
         model_flops_per_step=step_flops(model, num_sequences),

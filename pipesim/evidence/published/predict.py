@@ -68,12 +68,12 @@ class Predictor:
         assert scenario.model is not None
         assert scenario.cluster is not None
         assert scenario.efficiency is not None
-        program, costs = self._prepare(scenario)
+        program, _ = self._prepare(scenario)
         schedule = program.schedule
         setting = layer_setting(scenario, scenario.model, scenario.cluster, scenario.efficiency)
         counts = layers_per_stage(scenario, setting, schedule.num_stages)
         kept = [stage_activations(setting, count, first=False, last=False).held for count in counts]
-        in_flight = held(schedule, np.array(kept), costs.released_at_input_gradient)
+        in_flight = held(schedule, np.array(kept))
         return float(in_flight[schedule.rows_of(0)].max())
 
     def _prepare(self, scenario: ResolvedScenario) -> tuple[StepProgram, CostTable]:
