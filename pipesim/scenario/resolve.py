@@ -151,10 +151,33 @@ def resolve(
         measured_step_time_s=None if keys.measured_step_time is None else float(keys.measured_step_time),
         torch_model=torch_model,
         recompute_for_weights=keys.recompute_for_weights or "held",
+        scatter_gather=_scatter_gather(keys, parallel, efficiency, notes),
         file=file,
         echo=notes.echo,
         warnings=tuple(notes.warnings),
     )
+
+
+def _scatter_gather(
+    keys: AnyScenarioKeys, parallel: Parallel, efficiency: Efficiency | None, notes: Notes
+) -> bool:
+    """Whether messages are cut: as stated, else as the software of the efficiency set does.
+
+    With sequence parallelism activations are cut already (Megatron-LM leaves it out then).
+    """
+    stated = keys.network.scatter_gather
+    if efficiency is None or parallel.tensor == 1 or parallel.pipeline == 1:
+        return False
+    if parallel.sequence_parallel:
+        if stated:
+            raise ScenarioError(
+                "sequence_parallel cuts messages already; remove one of them", key="network.scatter_gather"
+            )
+        return False
+    if stated is None:
+        stated = efficiency.scatter_gather
+        notes.echo["network.scatter_gather"] = f"{str(stated).lower()} (of {efficiency.name})"
+    return stated
 
 
 def _check_torch(keys: AnyScenarioKeys, parallel: Parallel, layers: LayerSplit, notes: Notes) -> None:

@@ -265,6 +265,8 @@ class Efficiency:
     """Fused: the gradient of the logits overwrites them in 16 bits; otherwise a 32-bit softmax is kept."""
     weight_gradient_placeholders: bool = False
     """One 16-bit buffer for each distinct weight shape of a rank stays allocated beside the gradients."""
+    scatter_gather: bool = False
+    """Tensor-parallel devices send shares of what sequence parallelism leaves whole, and gather it."""
     step_overhead_s: float = 0.0
     """Seconds of a step beside all that is modelled; counted with the optimizer."""
     error_band: float | None = None
@@ -380,6 +382,8 @@ class ResolvedScenario:
     measured_step_time_s: float | None = None
     """What a step of this scenario took for real; the difference is shown as not explained."""
     torch_model: TorchModel | None = None
+    scatter_gather: bool = False
+    """Pipeline messages are cut among the tensor-parallel devices although activations are not."""
     recompute_for_weights: Literal["held", "again"] = "held"
     """Whether a recomputed layer's W reads what I left, or recomputes again."""
 

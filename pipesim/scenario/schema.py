@@ -333,6 +333,7 @@ class EfficiencyKeys(Keys):
     overlap_slowdown: NumberOrZero = Field(0.15, description="extra share of computing beside a collective")
     loss_kernel: Literal["unfused", "fused"] = Field("unfused", description="kind of loss kernel")
     weight_gradient_placeholders: bool = Field(False, description="a spare buffer for each weight shape")
+    scatter_gather: bool = Field(False, description="whether pipeline messages are cut among tensor devices")
     step_overhead: Seconds = Field(0.0, description="time of a step beside all that is modelled")
     error_band: Share | None = Field(None, description="share within which nine of ten predictions lie")
     fitted_on: tuple[str, ...] = Field((), strict=False, description="accelerators it was fitted on")
@@ -366,6 +367,11 @@ class NetworkKeys(Keys):
     )
     all_reduce: Literal["auto", "ring", "tree", "two-level", "in-network"] = Field(
         default="auto", description="algorithm of gradient all-reduces; auto: the fastest"
+    )
+    scatter_gather: bool | None = Field(
+        default=None,
+        description="whether each tensor device sends its share of a pipeline message, which the receivers "
+        "gather; the efficiency set's by default (Megatron-LM before Megatron-core, DeepSpeed)",
     )
 
 

@@ -16,9 +16,11 @@ from pipesim.costs.transformer.layer import (
     PARTS,
     BlockTimes,
     Setting,
+    boundary_gather_s,
     embedding_times,
     head_times,
     layer_times,
+    message_bytes,
 )
 from pipesim.costs.transformer.memory import ActivationBytes, stage_activations
 from pipesim.costs.transformer.parameters import (
@@ -66,13 +68,19 @@ def model_costs(
         )
     times = _StageTimes.of(setting, counts)
     activations = _activations(setting, counts)
-    # Each device of the tensor group sends its share of the activation through its own port.
-    boundary = np.full(num_stages, 2 * setting.num_tokens * model.hidden_size / parallel.tensor)
+    forward_parts, backward_parts = times.by_part("forward_s"), times.by_part("backward_s")
+    # What is not cut each tensor-parallel device sends in whole (Megatron-core, get_tensor_shapes).
+    is_cut = parallel.sequence_parallel or scenario.scatter_gather
+    boundary = np.full(num_stages, message_bytes(setting) / (parallel.tensor if is_cut else 1))
     boundary[-1] = 0.0
+    if scenario.scatter_gather:
+        gathers = np.full(num_stages, boundary_gather_s(setting))
+        forward_parts["boundary_gather"] = np.where(np.arange(num_stages) > 0, gathers, 0.0)
+        backward_parts["boundary_gather"] = np.where(boundary > 0, gathers, 0.0)
     num_sequences = batch.num_microbatches * batch.micro * parallel.data
     stages = Stages(
-        forward_parts_s=times.by_part("forward_s"),
-        backward_parts_s=times.by_part("backward_s"),
+        forward_parts_s=forward_parts,
+        backward_parts_s=backward_parts,
         weight_gradient_s=times.of_stages([kind.weight_gradient_s for kind in times.kinds]),
         weight_recompute_s=times.of_stages([kind.weight_recompute_s for kind in times.kinds]),
         boundary_bytes=boundary,
