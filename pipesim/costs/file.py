@@ -53,7 +53,14 @@ _OPTIONAL_ARRAYS = ("overlapped_pair_s", "expert_share", "deferred_bytes")
 _RINGS = ("gradient_ring", "expert_ring", "tied_embedding_ring")
 _NUMBERS = ("overlap_slowdown", "tied_embedding_bytes")
 _EVIDENCE = "calibration"
-_OF_THE_CLUSTER = ("fabric", "gradient_buckets", "of_ranks", "shard_exchange")
+_OF_THE_CLUSTER = (
+    "fabric",
+    "gradient_buckets",
+    "of_ranks",
+    "optimizer_fixed_s",
+    "second_embedding",
+    "shard_exchange",
+)
 """A file holds what ranks and links cost, not the cluster that they were worked out for."""
 _NAMES = [item.name for item in fields(CostTable) if item.name not in _OF_THE_CLUSTER]
 

@@ -30,6 +30,16 @@ Array = npt.NDArray[Any]
 GradientCollective = Literal["all_reduce", "reduce_scatter", "all_gather", "none"]
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingCopy:
+    """What one copy of a tied embedding takes of a stage, on one device."""
+
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    optimizer_s: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CostTable:
     """Costs of one pipeline; every array has one entry a stage, shape (S,).
@@ -73,11 +83,15 @@ class CostTable:
         Synchronisation a stage pays whatever the ring.
     tied_embedding_bytes : Number
         Gradients of an embedding that the first and the last stage have in common.
+    second_embedding : EmbeddingCopy, optional
+        What the last stage has for its copy of a tied embedding; see `pipesim.costs.copies`.
     tied_embedding_ring : Ring, optional
         Ring of the ranks that add them up, once both have synchronised theirs; None: stages have no
         parameters in common.
     optimizer_s : Array
         Optimizer step of a stage.
+    optimizer_fixed_s : Number
+        Part of each stage's optimizer step that does not depend on how much it updates.
     weight_bytes, optimizer_bytes, activation_bytes, working_bytes : Array
         Weights and optimizer state are held for the whole step, activations by one microbatch from F to
         B or I, and the working set only while an operation runs.
@@ -139,6 +153,8 @@ class CostTable:
     provenance: Mapping[str, str] = field(default_factory=dict)
     fabric: Fabric | None = None
     shard_exchange: ShardExchange | None = None
+    second_embedding: EmbeddingCopy | None = None
+    optimizer_fixed_s: Number = 0
     of_ranks: Mapping[int, CostTable] = field(default_factory=dict)
 
     @property

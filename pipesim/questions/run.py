@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pipesim.costs import CostTable, build_costs
-from pipesim.costs.copies import with_mirrored_copies
+from pipesim.costs.copies import for_schedule
 from pipesim.costs.network.fabric import UnlikeReplicasError
 from pipesim.costs.variation import vary
 from pipesim.errors import ScenarioError, ScheduleError
@@ -344,8 +344,7 @@ def _run(
     if asynchrony is not None:
         # One stage a rank; every version is a copy of the weights.
         costs = replace(costs, weight_bytes=costs.weight_bytes * np.array(asynchrony.weight_versions))
-    if schedule.holds_stages_twice:
-        costs = with_mirrored_copies(costs, schedule.num_ranks)
+    costs = for_schedule(costs, schedule)
     timeline = engine.timeline(scenario, schedule, costs)
     return Result(
         scenario=scenario,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pipesim.costs.copies import with_one_embedding
 from pipesim.costs.table import CostTable
 from pipesim.ir.shape import Shape
 from pipesim.search.problem import MemoryLimit
@@ -19,6 +20,8 @@ def memory_limit(shape: Shape, costs: CostTable, rank_of: Sequence[int]) -> Memo
     if stated is not None:
         per_rank = [stated] * p if isinstance(stated, int) else list(stated)
         return MemoryLimit(np.ones(shape.num_stages), np.array(per_rank, np.float64))
+    if rank_of[0] == rank_of[-1]:
+        costs = with_one_embedding(costs)
     amounts = np.array(costs.activation_bytes, np.float64)
     deferred = None if costs.deferred_bytes is None else np.array(costs.deferred_bytes, np.float64)
     if costs.memory_limit_bytes is None or not amounts.any():

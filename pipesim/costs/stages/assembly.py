@@ -13,7 +13,7 @@ from pipesim.costs.network.topology import data_ring, expert_data_ring, fabric, 
 from pipesim.costs.stages.provenance import common_provenance
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.stages.sharding import Block, Sharding, StageParameters
-from pipesim.costs.table import CostTable, GradientCollective
+from pipesim.costs.table import CostTable, EmbeddingCopy, GradientCollective
 from pipesim.errors import ScenarioError
 from pipesim.ir.actions import Op
 from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, OptimizerLevel, ResolvedScenario
@@ -23,6 +23,7 @@ FloatArray = npt.NDArray[np.float64]
 _MOST_BUCKETS = 10_000
 _OPTIMIZER_TRAFFIC_BYTES = 34
 """Memory traffic of mixed-precision Adam, for each parameter it updates."""
+_SHARDED: tuple[OptimizerLevel, ...] = ("sharded", "zero2", "zero3")
 _COLLECTIVE_AT_END: dict[OptimizerLevel, GradientCollective] = {
     "plain": "all_reduce",
     "sharded": "reduce_scatter",
@@ -61,6 +62,8 @@ class Stages:
         What is particular to the model.
     tied_embedding_bytes, tied_embedding_ring
         See `CostTable`.
+    second_embedding_parameters : float
+        Of the last stage's, those that are its copy of a tied embedding.
     weight_recompute_s : FloatArray
         What W runs on top where it computes layers again.
     """
@@ -80,6 +83,7 @@ class Stages:
     provenance: Mapping[str, str]
     tied_embedding_bytes: float = 0.0
     tied_embedding_ring: Ring | None = None
+    second_embedding_parameters: float = 0.0
     weight_recompute_s: FloatArray | float = 0.0
 
 
@@ -123,16 +127,21 @@ def cost_table(
     experts = np.array([stage.experts for stage in stages.parameters])
     parameters: FloatArray = dense + experts
 
+    def share(levels: tuple[OptimizerLevel, ...]) -> float:
+        return 1.0 / parallel.num_replicas if scenario.optimizer in levels else 1.0
+
     def shared_out(levels: tuple[OptimizerLevel, ...]) -> FloatArray:
         if scenario.optimizer not in levels:
             return parameters
-        share: FloatArray = (dense + experts * parallel.expert) / parallel.num_replicas
-        return share
+        shares: FloatArray = (dense + experts * parallel.expert) * share(levels)
+        return shares
 
     num_samples = float(scenario.batch.num_microbatches * scenario.batch.micro * parallel.data)
     tokens = stages.tokens_per_sample
-    updated = shared_out(("sharded", "zero2", "zero3"))
-    memory_rate = memory_bytes_per_s(cluster.accelerator, efficiency)
+    updated = shared_out(_SHARDED)
+    second = stages.second_embedding_parameters
+    seconds_each = _OPTIMIZER_TRAFFIC_BYTES / memory_bytes_per_s(cluster.accelerator, efficiency)
+    overhead_s = efficiency.step_overhead_s / num_chunks
     return CostTable(
         forward_s=np.sum(list(forward_parts.values()), axis=0),
         backward_s=np.sum(list(backward_parts.values()), axis=0),
@@ -149,8 +158,16 @@ def cost_table(
         fixed_sync_s=np.zeros(num_stages),
         tied_embedding_bytes=stages.tied_embedding_bytes,
         tied_embedding_ring=stages.tied_embedding_ring,
-        optimizer_s=updated * (_OPTIMIZER_TRAFFIC_BYTES / memory_rate)
-        + efficiency.step_overhead_s / num_chunks,
+        optimizer_s=updated * seconds_each + overhead_s,
+        optimizer_fixed_s=overhead_s,
+        second_embedding=None
+        if not second
+        else EmbeddingCopy(
+            weight_bytes=second * share(("zero3",)) * precision.weight_bytes,
+            gradient_bytes=second * share(("zero2", "zero3")) * precision.gradient_bytes,
+            optimizer_bytes=second * share(_SHARDED) * precision.optimizer_bytes,
+            optimizer_s=second * share(_SHARDED) * seconds_each,
+        ),
         weight_bytes=shared_out(("zero3",)) * precision.weight_bytes,
         optimizer_bytes=updated * precision.optimizer_bytes,
         activation_bytes=stages.activation_bytes,

@@ -95,6 +95,9 @@ def model_costs(
         provenance=transformer_provenance(model, counts),
         tied_embedding_bytes=embedding_parameters(model).split / parallel.tensor * precision.gradient_bytes,
         tied_embedding_ring=tied_embedding_ring(cluster, parallel) if model.tie_word_embeddings else None,
+        second_embedding_parameters=head_parameters(model).per_device(parallel.tensor)
+        if model.tie_word_embeddings and num_stages > 1
+        else 0.0,
     )
     return cost_table(scenario, cluster, efficiency, stages, num_chunks=num_chunks)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from pipesim.costs.copies import with_mirrored_copies
+from pipesim.costs.copies import for_schedule
 from pipesim.ir.actions import Schedule
 from pipesim.metrics import memory_by_row
 from pipesim.questions.planning.bounds import DOES_NOT_FIT, Bound, costs_of_cut
@@ -98,9 +98,7 @@ def _time_shape(task: ShapeTask) -> ShapeTimes:
         program = StepProgram.of(schedule, tied_embedding=tied_embedding)
         sends_block = task.scenario.p2p_mode == "send-blocking" and not program.schedule.joined.any()
         for candidate in candidates:
-            table = costs[candidate.cut, candidate.recompute]
-            if program.schedule.holds_stages_twice:
-                table = with_mirrored_copies(table, shape.num_ranks)
+            table = for_schedule(costs[candidate.cut, candidate.recompute], program.schedule)
             peak = float(memory_by_row(program.schedule, table).max())
             if table.memory_limit_bytes is not None and peak > table.memory_limit_bytes:
                 num_too_large += 1
