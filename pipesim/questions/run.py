@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +15,9 @@ from pipesim.costs import CostTable, build_costs
 from pipesim.costs.copies import for_schedule
 from pipesim.costs.network.fabric import UnlikeReplicasError
 from pipesim.costs.variation import vary
-from pipesim.errors import ScenarioError, ScheduleError
+from pipesim.errors import DeadlockError, ScenarioError, ScheduleError
 from pipesim.files import printable_stem
-from pipesim.ir import lower, validate
+from pipesim.ir import check_messages, find_hang, has_messages, lower, validate, with_step_end
 from pipesim.ir.actions import Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import StepMetrics, measure
@@ -156,8 +156,7 @@ class Engine:
 
         Where one replica cannot stand for all of them, all are simulated and the slowest is returned.
         """
-        receive: Literal["early", "late"] = "late" if scenario.p2p_mode == "blocking" else "early"
-        lowered = lower(schedule, receive=receive, tied_embedding=costs.tied_embedding is not None)
+        lowered = _lowered(scenario, schedule, tied_embedding=costs.tied_embedding is not None)
         run = partial(simulate, lowered, costs, p2p=scenario.p2p_mode, network=scenario.network_mode)
         jitter, num_replicas = scenario.jitter, scenario.parallel.data
         if jitter is None or not jitter.random:
@@ -174,6 +173,19 @@ class Engine:
             return {}
         drawn = {"seed": scenario.seed, "repeat": self.repeat}
         return vary(lowered, costs, scenario.jitter, num_replicas=num_replicas, **drawn)._asdict()
+
+
+def _lowered(scenario: ResolvedScenario, schedule: Schedule, *, tied_embedding: bool) -> Schedule:
+    """Derive messages; those that a file states stand where it says, where that can hold anybody up."""
+    if scenario.p2p_mode != "blocking":
+        return lower(schedule, tied_embedding=tied_embedding)
+    if scenario.schedule.csv is not None:
+        stated = Schedule.from_csv(read_csv_text(scenario.schedule.csv), name=schedule.name)
+        if has_messages(stated) and stated.compute_only().to_csv() == schedule.to_csv():
+            if (hang := find_hang(stated, "exchanged")) is not None:
+                raise DeadlockError(f"{scenario.schedule.csv}: {hang}")
+            return with_step_end(stated, tied_embedding=tied_embedding)
+    return lower(schedule, receive="batched", tied_embedding=tied_embedding)
 
 
 def slowest_replica(timeline: Timeline) -> Timeline:
@@ -238,6 +250,8 @@ def simulate_named(
     chosen.check(shape)
     costs = build_costs(scenario, num_chunks=shape.num_chunks)
     engine = engine or Engine()
+    if chosen.choices is not None:
+        scenario = replace(scenario, echo={**scenario.echo, **chosen.choices(shape)})
     schedule = engine.schedule(chosen.name, shape, costs)
     notes = tuple(f"{r.framework}: {r.words}" for r in chosen.refusals if r.refuses(shape))
     asynchrony = None if chosen.synchronous else _asynchrony(chosen, shape, costs)
@@ -301,7 +315,7 @@ def read_schedule(scenario: ResolvedScenario, path: str) -> Schedule:
 
 
 def load_csv(path: str | Path) -> Schedule:
-    """Read and validate a CSV of actions; derived communication in it is dropped and derived anew.
+    """Read and validate a CSV of actions; communication in it is checked, and dropped.
 
     Raises
     ------
@@ -311,8 +325,11 @@ def load_csv(path: str | Path) -> Schedule:
         If the schedule is malformed.
     """
     try:
-        schedule = Schedule.from_csv(read_csv_text(path), name=printable_stem(path)).compute_only()
+        stated = Schedule.from_csv(read_csv_text(path), name=printable_stem(path))
+        schedule = stated.compute_only()
         validate(schedule)
+        if has_messages(stated):
+            check_messages(stated)
     except ScheduleError as error:
         raise type(error)(f"{path}: {error}") from None
     return schedule

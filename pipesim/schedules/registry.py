@@ -90,6 +90,8 @@ class Family:
     cure_of_deadlock : Callable, optional
         ``cure_of_deadlock(shape)``: words on the nearest shapes that run, for one that keeps all rules and
         still deadlocks.
+    choices : Callable, optional
+        ``choices(shape)``: what the schedule chose where the shape leaves it open, by key of the scenario.
     placement : Placement, optional
         Which rank holds which stage; None where an option or the search decides.
     num_model_replicas : int
@@ -117,6 +119,7 @@ class Family:
     staleness: Callable[[Shape, int], int] | None = None
     steady_period_s: Callable[[Shape, CostTable], Any] | None = None
     cure_of_deadlock: Callable[[Shape], str] | None = None
+    choices: Callable[[Shape], Mapping[str, str]] | None = None
     placement: Placement | None = "linear"
     num_model_replicas: int = 1
     splits_backward: bool = False

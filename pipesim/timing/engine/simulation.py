@@ -40,7 +40,7 @@ def simulate(
     Parameters
     ----------
     schedule : Schedule
-        Lowered; for blocking transfers with ``receive="late"``.
+        Lowered; for blocking transfers with ``receive="batched"``.
     costs : CostTable
         For the schedule's number of stages.
     p2p : {"overlapped", "send-blocking", "blocking"}
