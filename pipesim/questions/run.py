@@ -19,6 +19,7 @@ from pipesim.errors import DeadlockError, ScenarioError, ScheduleError
 from pipesim.files import printable_stem
 from pipesim.ir import check_messages, find_hang, has_messages, lower, validate, with_step_end
 from pipesim.ir.actions import Schedule
+from pipesim.ir.shape import stage_holders
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import StepMetrics, measure
 from pipesim.questions.step_breakdown import step_breakdown
@@ -211,7 +212,8 @@ def simulate_scenario(scenario: ResolvedScenario, *, engine: Engine | None = Non
     """
     if scenario.schedule.csv is not None:
         schedule = read_schedule(scenario, scenario.schedule.csv)
-        costs = build_costs(scenario, num_chunks=schedule.num_stages // schedule.num_ranks)
+        num_chunks = schedule.num_stages // schedule.num_ranks
+        costs = build_costs(scenario, num_chunks=num_chunks, holders=schedule.holders)
         return _run(scenario, schedule, costs, engine or Engine(), asynchrony=None, notes=())
     name = scenario.schedule.name or ""
     return simulate_named(scenario, name, num_chunks=None, options=scenario.schedule.options, engine=engine)
@@ -248,7 +250,8 @@ def simulate_named(
     chosen = family(name)
     shape = shape_of(scenario, chosen, num_chunks=num_chunks, options=options)
     chosen.check(shape)
-    costs = build_costs(scenario, num_chunks=shape.num_chunks)
+    holders = chosen.placement and stage_holders(chosen.placement, shape.num_ranks, shape.num_chunks)
+    costs = build_costs(scenario, num_chunks=shape.num_chunks, holders=holders)
     engine = engine or Engine()
     if chosen.choices is not None:
         scenario = replace(scenario, echo={**scenario.echo, **chosen.choices(shape)})

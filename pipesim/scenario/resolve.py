@@ -83,6 +83,9 @@ def resolve(
     cluster = None if keys.cluster is None else resolve_cluster(keys.cluster, notes)
     uncut = uncut and keys.model is not None and keys.batch.global_size is not None
     if uncut:
+        assert cluster is not None
+        cluster = replace(cluster, num_numbered_ranks=keys.parallel.pipeline)
+        _check_ranks(cluster.other_accelerators, keys.parallel.pipeline, "cluster.other_accelerators")
         keys = _without_cut(keys)
     of_cut = Notes() if uncut else notes
     parallel = resolve_parallel(keys.parallel, None if uncut else cluster, of_cut)
@@ -123,9 +126,9 @@ def resolve(
             notes.echo["layers"] += " (default)"
     accelerator = None if cluster is None else cluster.accelerator
     if cluster is not None and not uncut:
-        _check_ranks(cluster.other_accelerators, parallel, "cluster.other_accelerators")
+        _check_ranks(cluster.other_accelerators, parallel.pipeline, "cluster.other_accelerators")
     if keys.jitter is not None and not uncut:
-        _check_ranks(keys.jitter.slow_ranks, parallel, "jitter.slow_ranks")
+        _check_ranks(keys.jitter.slow_ranks, parallel.pipeline, "jitter.slow_ranks")
     costs, costs_file = _costs(keys.costs, directory) if keys.costs is not None else (None, None)
     return ResolvedScenario(
         name=keys.name or (printable_stem(file) if file else "scenario"),
@@ -147,7 +150,7 @@ def resolve(
         jitter=None if keys.jitter is None else _jitter(keys.jitter),
         all_reduce=None if keys.network.all_reduce == "auto" else keys.network.all_reduce,
         seed=keys.seed,
-        price_usd_per_gpu_hour=_price(keys, cluster, notes),
+        price_usd_per_gpu_hour=_price(keys, cluster, parallel, notes),
         measured_step_time_s=None if keys.measured_step_time is None else float(keys.measured_step_time),
         torch_model=torch_model,
         recompute_for_weights=keys.recompute_for_weights or "held",
@@ -256,10 +259,10 @@ def _jitter(keys: JitterKeys) -> Jitter:
     return Jitter(keys.compute, keys.devices, keys.network, dict(keys.slow_ranks))
 
 
-def _check_ranks(ranks: Iterable[int], parallel: Parallel, key: str) -> None:
+def _check_ranks(ranks: Iterable[int], num_ranks: int, key: str) -> None:
     for rank in ranks:
-        if rank >= parallel.pipeline:
-            raise ScenarioError(f"found rank {rank}; ranks are 0 to {parallel.pipeline - 1}", key=key)
+        if rank >= num_ranks:
+            raise ScenarioError(f"found rank {rank}; ranks are 0 to {num_ranks - 1}", key=key)
 
 
 def _reliability(keys: ReliabilityKeys) -> Reliability:
@@ -282,12 +285,18 @@ def _schedule(keys: AnyScenarioKeys, directory: Path, notes: Notes) -> ScheduleC
     return ScheduleChoice(keys.schedule.name, dict(keys.schedule.model_extra or {}))
 
 
-def _price(keys: AnyScenarioKeys, cluster: Cluster | None, notes: Notes) -> float | None:
+def _price(keys: AnyScenarioKeys, cluster: Cluster | None, parallel: Parallel, notes: Notes) -> float | None:
+    """Rent of a device as stated, else of the mean device."""
     if keys.price_per_gpu_hour is not None:
         return keys.price_per_gpu_hour
-    price = None if cluster is None else cluster.accelerator.price_usd_per_hour
-    if cluster is not None and cluster.other_accelerators:
+    if cluster is None:
         return None
-    if cluster is not None and price is not None:
-        notes.echo["price_per_gpu_hour"] = f"{price:g} USD (preset {cluster.accelerator.name})"
+    devices = cluster.accelerators(cluster.num_numbered_ranks or parallel.pipeline)
+    prices = [device.price_usd_per_hour for device in devices if device.price_usd_per_hour is not None]
+    if len(prices) < len(devices):
+        return None
+    price = sum(prices) / len(prices)
+    names = ", ".join(dict.fromkeys(device.name for device in devices))
+    words = f"preset {names}" if len(set(prices)) == 1 else f"mean of {names}, each rank's devices counted"
+    notes.echo["price_per_gpu_hour"] = f"{price:g} USD ({words})"
     return price

@@ -208,7 +208,7 @@ def _describe_split(model: Transformer, parallel: Parallel, layers: LayerSplit) 
     """Words for the layers of each stage; for an even split also of a schedule that has one chunk a rank."""
     ranks, num_stages = parallel.pipeline, parallel.pipeline * parallel.virtual_stages
     if layers.kind == "balanced":
-        return "balanced: the slowest stage as fast as possible, embedding and head counted"
+        return "balanced: the slowest rank as fast as possible within its memory, embedding and head counted"
     if layers.per_stage is not None and len(layers.per_stage) == ranks:
         num_stages = ranks
     shapes = {num_stages} if layers.kind == "list" else {ranks, num_stages}

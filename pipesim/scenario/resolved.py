@@ -147,6 +147,8 @@ class Cluster:
     """Down-links of a leaf switch over its up-links."""
     other_accelerators: dict[int, Accelerator] = field(default_factory=dict)
     """Pipeline rank -> what its devices are, where they are not the usual ones."""
+    num_numbered_ranks: int = 0
+    """Pipeline ranks of the cut that `other_accelerators` numbers, where the scenario's own is left open."""
     degraded_nodes: dict[int, float] = field(default_factory=dict)
     """Node -> what is left of the bandwidth of its cards."""
     rails: bool = False
@@ -156,6 +158,16 @@ class Cluster:
     def num_gpus(self) -> int:
         """Devices in all."""
         return self.num_nodes * self.gpus_per_node
+
+    def accelerators(self, num_ranks: int) -> list[Accelerator]:
+        """Accelerator of each pipeline rank."""
+        return [self.other_accelerators.get(rank, self.accelerator) for rank in range(num_ranks)]
+
+    def device_words(self, num_ranks: int) -> str:
+        """Devices by name with their number, as in ``2 h100-sxm and 2 a100-sxm-80``."""
+        names = [accelerator.name for accelerator in self.accelerators(num_ranks)]
+        each = self.num_gpus // num_ranks
+        return " and ".join(f"{each * names.count(name)} {name}" for name in dict.fromkeys(names))
 
     @property
     def plain(self) -> bool:

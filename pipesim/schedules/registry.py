@@ -9,12 +9,13 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from pipesim.costs.table import CostTable
 from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.ir import validate
 from pipesim.ir.actions import Action, Schedule
+from pipesim.ir.shape import Placement
 from pipesim.ir.shape import Shape as Shape
 
 MAX_FORWARDS = 4_000_000
@@ -25,9 +26,6 @@ Orders = Iterable[Iterable[Action]]
 
 Order: TypeAlias = Callable[..., Orders]
 """``order(shape)``, or ``order(shape, costs)`` for a schedule that is built from the stages' times."""
-
-Placement: TypeAlias = Literal["linear", "loop", "v", "wave", "bidirectional"]
-"""Rank of stage s: s; s mod p; there and back; there and back again; s and p - 1 - s of two replicas."""
 
 
 @dataclass(frozen=True, slots=True)

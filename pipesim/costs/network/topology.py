@@ -18,7 +18,8 @@ from pipesim.costs.network.collectives import BASE_LATENCY_S, Group
 from pipesim.costs.network.exchange import Exchange
 from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.network.wiring import Wiring
-from pipesim.scenario.resolved import Cluster, Link, Parallel
+from pipesim.errors import ScenarioError
+from pipesim.scenario.resolved import Accelerator, Cluster, Link, Parallel
 
 _TENSOR_COLLECTIVE_LATENCY_S = 30e-6
 """All latency of one tensor-parallel collective, launch included; fixed in the model that the presets fit."""
@@ -113,6 +114,39 @@ def expert_exchange(cluster: Cluster, parallel: Parallel) -> Exchange | None:
         inter_bytes_per_s=_card_bytes_per_s(cluster) * _EXCHANGE_SHARE_INTER,
         latency_s=_TENSOR_COLLECTIVE_LATENCY_S,
     )
+
+
+def same_devices(cluster: Cluster, before: Parallel, after: Parallel) -> Cluster:
+    """Say which ranks of another cut have the accelerators that ranks have now; devices stay where they are.
+
+    Raises
+    ------
+    ScenarioError
+        If a rank of the other cut would have devices of two kinds.
+    """
+    if not cluster.other_accelerators:
+        return cluster
+    of_device: dict[int, Accelerator] = {}
+    num_ranks = cluster.num_numbered_ranks or before.pipeline
+    each = cluster.num_gpus // num_ranks
+    for rank, accelerator in enumerate(cluster.accelerators(num_ranks)):
+        # Of a cut that is left open, a rank's devices are taken to lie side by side.
+        block = range(rank * each, (rank + 1) * each)
+        of_rank = block if cluster.num_numbered_ranks else fabric(cluster, before).devices(rank)
+        of_device |= dict.fromkeys(of_rank, accelerator)
+    others = {}
+    for rank in range(after.pipeline):
+        devices = [of_device[device] for device in fabric(cluster, after).devices(rank)]
+        kinds = {device.name: device for device in devices}
+        if len(kinds) > 1:
+            raise ScenarioError(
+                f"rank {rank} of {after.pipeline} would have {' and '.join(kinds)}; one kind is needed",
+                key="cluster.other_accelerators",
+            )
+        (accelerator,) = kinds.values()
+        if accelerator.name != cluster.accelerator.name:
+            others[rank] = accelerator
+    return replace(cluster, other_accelerators=others, num_numbered_ranks=0)
 
 
 def fabric(cluster: Cluster, parallel: Parallel) -> Fabric:

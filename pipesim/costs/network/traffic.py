@@ -42,6 +42,11 @@ class Fabric:
         """Data-parallel replicas d."""
         return dict(self.axes)["dp"]
 
+    def devices(self, rank: int) -> list[int]:
+        """Devices of a pipeline rank, of all replicas."""
+        found: list[int] = self._devices(self.axes, pp=rank).ravel().tolist()
+        return found
+
     def message(self, src: int, dst: int, replica: int) -> Demand:
         """Messages between two ranks of one replica, each device to its partner."""
         pairs = zip(

@@ -13,6 +13,7 @@ from pipesim.costs.network.topology import data_ring, expert_data_ring, fabric, 
 from pipesim.costs.stages.provenance import common_provenance
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.stages.sharding import Block, Sharding, StageParameters
+from pipesim.costs.stages.state import StateBytes
 from pipesim.costs.table import CostTable, EmbeddingCopy, GradientCollective
 from pipesim.errors import ScenarioError
 from pipesim.ir.actions import Op
@@ -23,7 +24,6 @@ FloatArray = npt.NDArray[np.float64]
 _MOST_BUCKETS = 10_000
 _OPTIMIZER_TRAFFIC_BYTES = 34
 """Memory traffic of mixed-precision Adam, for each parameter it updates."""
-_SHARDED: tuple[OptimizerLevel, ...] = ("sharded", "zero2", "zero3")
 _COLLECTIVE_AT_END: dict[OptimizerLevel, GradientCollective] = {
     "plain": "all_reduce",
     "sharded": "reduce_scatter",
@@ -127,18 +127,9 @@ def cost_table(
     experts = np.array([stage.experts for stage in stages.parameters])
     parameters: FloatArray = dense + experts
 
-    def share(levels: tuple[OptimizerLevel, ...]) -> float:
-        return 1.0 / parallel.num_replicas if scenario.optimizer in levels else 1.0
-
-    def shared_out(levels: tuple[OptimizerLevel, ...]) -> FloatArray:
-        if scenario.optimizer not in levels:
-            return parameters
-        shares: FloatArray = (dense + experts * parallel.expert) * share(levels)
-        return shares
-
+    state = StateBytes(scenario.optimizer, parallel, precision)
     num_samples = float(scenario.batch.num_microbatches * scenario.batch.micro * parallel.data)
     tokens = stages.tokens_per_sample
-    updated = shared_out(_SHARDED)
     second = stages.second_embedding_parameters
     seconds_each = _OPTIMIZER_TRAFFIC_BYTES / memory_bytes_per_s(cluster.accelerator, efficiency)
     overhead_s = efficiency.step_overhead_s / num_chunks
@@ -149,7 +140,7 @@ def cost_table(
         weight_gradient_s=weight_gradient,
         boundary_bytes=stages.boundary_bytes,
         point_to_point=pipeline_links(cluster, parallel),
-        gradient_bytes=shared_out(("zero2", "zero3")) * precision.gradient_bytes,
+        gradient_bytes=state.gradients(dense, experts),
         gradient_ring=sharding.ring,
         gradient_buckets=_gradient_buckets(scenario, parameters),
         gradient_collective=_COLLECTIVE_AT_END[scenario.optimizer if parallel.num_replicas > 1 else "plain"],
@@ -158,18 +149,18 @@ def cost_table(
         fixed_sync_s=np.zeros(num_stages),
         tied_embedding_bytes=stages.tied_embedding_bytes,
         tied_embedding_ring=stages.tied_embedding_ring,
-        optimizer_s=updated * seconds_each + overhead_s,
+        optimizer_s=state.updated(dense, experts) * seconds_each + overhead_s,
         optimizer_fixed_s=overhead_s,
         second_embedding=None
         if not second
         else EmbeddingCopy(
-            weight_bytes=second * share(("zero3",)) * precision.weight_bytes,
-            gradient_bytes=second * share(("zero2", "zero3")) * precision.gradient_bytes,
-            optimizer_bytes=second * share(_SHARDED) * precision.optimizer_bytes,
-            optimizer_s=second * share(_SHARDED) * seconds_each,
+            weight_bytes=state.weights(second, 0.0),
+            gradient_bytes=state.gradients(second, 0.0),
+            optimizer_bytes=state.optimizer(second, 0.0),
+            optimizer_s=state.updated(second, 0.0) * seconds_each,
         ),
-        weight_bytes=shared_out(("zero3",)) * precision.weight_bytes,
-        optimizer_bytes=updated * precision.optimizer_bytes,
+        weight_bytes=state.weights(dense, experts),
+        optimizer_bytes=state.optimizer(dense, experts),
         activation_bytes=stages.activation_bytes,
         deferred_bytes=stages.deferred_bytes,
         working_bytes=working,

@@ -11,6 +11,7 @@ from pipesim.costs.network.topology import tied_embedding_ring
 from pipesim.costs.stages.assembly import Stages, cost_table, on_mixed_ranks
 from pipesim.costs.stages.sharding import Block, StageParameters
 from pipesim.costs.table import CostTable
+from pipesim.costs.transformer.cut import Holders, layers_per_stage
 from pipesim.costs.transformer.flops import step_flops
 from pipesim.costs.transformer.layer import (
     PARTS,
@@ -32,8 +33,6 @@ from pipesim.costs.transformer.parameters import (
 )
 from pipesim.costs.transformer.provenance import transformer_provenance
 from pipesim.costs.transformer.setting import layer_setting
-from pipesim.errors import ScenarioError
-from pipesim.scenario.layers import balance, split_layers
 from pipesim.scenario.resolved import Cluster, Efficiency, LayerSplit, ResolvedScenario, Transformer
 
 FloatArray = npt.NDArray[np.float64]
@@ -46,8 +45,9 @@ def model_costs(
     efficiency: Efficiency,
     *,
     num_chunks: int,
+    holders: Holders | None = None,
 ) -> CostTable:
-    """Cost table of `model` cut into S = pipeline * `num_chunks` stages.
+    """Cost table of `model` cut into S = pipeline * `num_chunks` stages; see `build_costs` for `holders`.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def model_costs(
     parallel, precision, batch = scenario.parallel, scenario.precision, scenario.batch
     num_stages = parallel.pipeline * num_chunks
     setting = layer_setting(scenario, model, cluster, efficiency)
-    counts = layers_per_stage(scenario, setting, num_stages)
+    counts = layers_per_stage(scenario, setting, num_stages, holders)
     if cluster.other_accelerators:
         cut_so = replace(scenario, layers=LayerSplit("list", counts))
         return on_mixed_ranks(
@@ -141,32 +141,6 @@ class _StageTimes:
         blocks: list[dict[str, float]] = [getattr(kind, direction) for kind in self.kinds]
         parts = {part: self.of_stages([block.get(part, 0.0) for block in blocks]) for part in PARTS}
         return {part: seconds for part, seconds in parts.items() if seconds.any()}
-
-
-def layers_per_stage(scenario: ResolvedScenario, setting: Setting, num_stages: int) -> tuple[int, ...]:
-    """Layers of each stage; ``balanced`` weighs them by seconds of forward and backward together.
-
-    Embedding and head are pieces of their own there, so that one which outweighs its share of the layers has
-    its stage to itself.
-
-    Raises
-    ------
-    ScenarioError
-        See `split_layers`.
-    """
-    model = setting.model
-    if scenario.layers.kind == "balanced" and num_stages <= model.num_hidden_layers:
-        by_kind = [layer_times(setting, with_experts=kind).total_s for kind in (False, True)]
-        weights = [by_kind[model.has_experts(layer)] for layer in range(model.num_hidden_layers)]
-        ends = embedding_times(setting).total_s, head_times(setting).total_s
-        counts = list(balance([ends[0], *weights, ends[1]], num_stages))
-        counts[0] -= 1
-        counts[-1] -= 1
-        return tuple(counts)
-    try:
-        return split_layers(model.num_hidden_layers, num_stages, scenario.layers)
-    except ScenarioError as error:
-        raise ScenarioError(error.message, file=scenario.file, key=error.key) from None
 
 
 def _activations(setting: Setting, counts: tuple[int, ...]) -> list[ActivationBytes]:

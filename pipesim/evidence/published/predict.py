@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipesim.costs import CostTable, build_costs
+from pipesim.costs.transformer.cut import layers_per_stage
 from pipesim.costs.transformer.memory import stage_activations
-from pipesim.costs.transformer.model import layers_per_stage
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.ir import held
 from pipesim.metrics import memory_by_row

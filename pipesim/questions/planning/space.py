@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pipesim.costs.network.topology import same_devices
 from pipesim.errors import ScenarioError
 from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.notes import Notes
@@ -138,6 +139,7 @@ def scenario_of(
     check_cut(model, parallel, scenario.layers, notes)
     return replace(
         scenario,
+        cluster=same_devices(cluster, scenario.parallel, parallel),
         parallel=parallel,
         batch=batch,
         recompute=recompute,

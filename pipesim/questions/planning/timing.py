@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
+
 from pipesim.costs.copies import for_schedule
 from pipesim.ir.actions import Schedule
 from pipesim.metrics import memory_by_row
@@ -99,8 +101,10 @@ def _time_shape(task: ShapeTask) -> ShapeTimes:
         sends_block = task.scenario.p2p_mode == "send-blocking" and not program.schedule.joined.any()
         for candidate in candidates:
             table = for_schedule(costs[candidate.cut, candidate.recompute], program.schedule)
-            peak = float(memory_by_row(program.schedule, table).max())
-            if table.memory_limit_bytes is not None and peak > table.memory_limit_bytes:
+            peaks = np.maximum.reduceat(memory_by_row(program.schedule, table), schedule.offsets[:-1])
+            peak = float(peaks.max())
+            limits = [table.of_ranks.get(r, table).memory_limit_bytes or np.inf for r in range(len(peaks))]
+            if (peaks > limits).any():
                 num_too_large += 1
             else:
                 timed.append(Timed(candidate, program.step_time_s(table, sends_block=sends_block), peak))
