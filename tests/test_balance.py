@@ -232,7 +232,7 @@ def test_another_cut_keeps_the_devices_where_they_are():
 
 
 def test_dense_first_layers_are_weighed_as_they_are():
-    """Nine layers without experts at the beginning are lighter than the others, and a head follows the last."""
+    """Nine layers without experts at the beginning are lighter than the others; a head follows the last."""
     mapping = {
         "model": {"preset": "deepseek-v3", "first_k_dense_replace": 9},
         "cluster": {"machine": "dgx-h100", "num_nodes": 16},

@@ -79,6 +79,9 @@ class CostTable:
         no share.
     expert_ring : Ring, optional
         Ring of the devices that hold the same experts; None where there is one of each.
+    across_ring : Ring, optional
+        Ring of groups of replicas of which each shares out all there is; their shards of gradients are added
+        up. None where there is one group.
     fixed_sync_s : Array
         Synchronisation a stage pays whatever the ring.
     tied_embedding_bytes : Number
@@ -137,6 +140,7 @@ class CostTable:
     gradient_buckets: npt.NDArray[np.intp] | None = None
     expert_share: Array | None = None
     expert_ring: Ring | None = None
+    across_ring: Ring | None = None
     tied_embedding_bytes: Number = 0
     tied_embedding_ring: Ring | None = None
     deferred_bytes: Array | None = None
@@ -242,4 +246,8 @@ class CostTable:
         gather = SyncStep(all_gather(weight, ring), of_experts, of_weights=True)
         if kind == "all_gather":
             return [gather]
-        return [SyncStep(reduce_scatter(gradient, ring), of_experts, of_weights=False), gather]
+        scattered = [SyncStep(reduce_scatter(gradient, ring), of_experts, of_weights=False)]
+        if self.across_ring is not None:
+            shards = all_reduce(gradient / ring.num_members, self.across_ring)
+            scattered.append(SyncStep(shards, of_experts, of_weights=False, across=True))
+        return [*scattered, gather]

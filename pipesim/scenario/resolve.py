@@ -105,9 +105,10 @@ def resolve(
         if torch_model is not None:
             _check_torch(keys, parallel, layers, notes)
             efficiency = _borrowed(efficiency, notes)
-        if parallel.overlap_gradients and keys.optimizer in ("zero2", "zero3"):
+        _check_sharding(keys, parallel)
+        if parallel.overlap_gradients and keys.optimizer in ("zero2", "zero3", "fsdp"):
             raise ScenarioError(
-                f"{keys.optimizer} reduces gradients in every backward; remove overlap_gradients",
+                f"{keys.optimizer} reduces gradients beside backwards; remove overlap_gradients",
                 key="parallel.overlap_gradients",
             )
         if keys.network.all_reduce not in ("auto", "ring") and keys.optimizer not in (None, "plain"):
@@ -159,6 +160,15 @@ def resolve(
         echo=notes.echo,
         warnings=tuple(notes.warnings),
     )
+
+
+def _check_sharding(keys: AnyScenarioKeys, parallel: Parallel) -> None:
+    if keys.parallel.data_shard is not None and keys.optimizer in (None, "plain"):
+        raise ScenarioError(
+            "has an effect only where replicas share out something", key="parallel.data_shard"
+        )
+    if keys.parallel.reshard_after_forward is not None and keys.optimizer != "fsdp":
+        raise ScenarioError("has an effect only with optimizer: fsdp", key="parallel.reshard_after_forward")
 
 
 def _scatter_gather(

@@ -50,11 +50,28 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
         rank_order=RANK_ORDER if keys.rank_order is None else _rank_order(keys.rank_order, keys, data),
         overlap_gradients=bool(keys.overlap_gradients),
         gradient_bucket_bytes=keys.gradient_bucket,
+        data_shard=_data_shard(keys, data),
+        reshard_after_forward=bool(keys.reshard_after_forward),
     )
     if keys.rank_order is None and cluster is not None:
         notes.default("parallel.rank_order", "-".join(RANK_ORDER))
     _check_expert_groups(parallel)
     return parallel
+
+
+def _data_shard(keys: ParallelKeys, data: int) -> int | None:
+    if keys.data_shard is None or keys.data_shard == data:
+        return None
+    if data % keys.data_shard:
+        raise ScenarioError(
+            f"{keys.data_shard} does not divide the {data} replicas", key="parallel.data_shard"
+        )
+    if keys.expert > 1:
+        raise ScenarioError(
+            "with experts shared out among replicas all of them share out; remove it",
+            key="parallel.data_shard",
+        )
+    return keys.data_shard
 
 
 def _rank_order(text: str, keys: ParallelKeys, data: int) -> tuple[str, ...]:

@@ -13,8 +13,9 @@ from typing import Literal
 RANK_ORDER = ("tp", "cp", "ep", "dp", "pp")
 """Megatron-LM's default: tensor-parallel devices are neighbours, pipeline ranks lie farthest apart."""
 
-OptimizerLevel = Literal["plain", "sharded", "zero2", "zero3"]
-"""What data-parallel replicas share out: nothing, optimizer state (ZeRO-1), gradients too, weights too."""
+OptimizerLevel = Literal["plain", "sharded", "zero2", "zero3", "fsdp"]
+"""What data-parallel replicas share out: nothing, optimizer state (ZeRO-1), gradients too, weights too; or as
+torch's stages run FSDP, gathering weights and reducing gradients once a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +206,10 @@ class Parallel:
     """Axes by which devices are numbered, the fastest first."""
     overlap_gradients: bool = False
     """Reduce gradients in buckets during each stage's last backward, not after a rank's last backward."""
+    data_shard: int | None = None
+    """Replicas that share out among themselves; the others hold the same again. None: all of them."""
+    reshard_after_forward: bool = False
+    """With fsdp and a pipeline, drop gathered weights when a rank goes on to another stage or direction."""
     gradient_bucket_bytes: float | None = None
     """None: as Megatron-LM, 40 million parameters, or one million a replica where that is more."""
 
@@ -217,6 +222,11 @@ class Parallel:
     def num_replicas(self) -> int:
         """Devices that hold the same weights of layers without experts: data- times context-parallel."""
         return self.data * self.context
+
+    @property
+    def num_sharing(self) -> int:
+        """Of them, those that share out among themselves."""
+        return (self.data_shard or self.data) * self.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +410,6 @@ class ResolvedScenario:
     """Whether a recomputed layer's W reads what I left, or recomputes again."""
 
     @property
-    def optimizer_sharded(self) -> bool:
-        """Whether replicas share out at least the optimizer state."""
-        return self.optimizer != "plain"
+    def sharding(self) -> OptimizerLevel:
+        """What replicas share out; without a pipeline fsdp gathers and reduces every microbatch, as zero3."""
+        return "zero3" if self.optimizer == "fsdp" and self.parallel.pipeline == 1 else self.optimizer

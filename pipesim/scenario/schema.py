@@ -229,6 +229,14 @@ class ParallelKeys(Keys):
         default=None,
         description="reduce gradients in buckets beside a stage's last backward; false by default",
     )
+    data_shard: Count | None = Field(
+        default=None, description="replicas that share out among themselves (HSDP); all by default"
+    )
+    reshard_after_forward: bool | None = Field(
+        default=None,
+        description="whether fsdp in a pipeline drops gathered weights when a rank leaves a stage; false by "
+        "default, as in torchtitan",
+    )
     gradient_bucket: PositiveBytes | None = Field(
         default=None,
         description="bytes of a bucket; by default 40 million parameters, or a million a replica if more",
@@ -394,7 +402,7 @@ def _layer_split(value: object) -> LayerSplit:
 
 def _level(value: object) -> object:
     """Take the frameworks' own names too."""
-    names = {"zero1": "sharded", "fsdp": "zero3"}
+    names = {"zero1": "sharded"}
     level = names.get(value, value) if isinstance(value, str) else value
     allowed = [*get_args(OptimizerLevel), *names]
     if level is not None and level not in allowed:
@@ -463,7 +471,7 @@ class AnyScenarioKeys(Keys):
         description="what W of a recomputed layer reads: held since I, or recomputed again; held by default",
     )
     optimizer: Annotated[OptimizerLevel | None, BeforeValidator(_level)] = Field(
-        None, description="what replicas share out; zero1 is sharded, fsdp zero3; plain by default"
+        None, description="what replicas share out; zero1 is sharded; plain by default"
     )
     efficiency: EfficiencyKeys | None = Field(
         None, description="a preset's name or a section; the accelerator's by default"

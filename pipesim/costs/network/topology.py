@@ -51,7 +51,12 @@ def axis_sizes(parallel: Parallel, *, of_experts: bool = False) -> list[tuple[st
             "dp": parallel.data,
             "pp": parallel.pipeline,
         }
-    return [(axis, sizes[axis]) for axis in parallel.rank_order if axis in sizes]
+    ordered = [(axis, sizes[axis]) for axis in parallel.rank_order if axis in sizes]
+    if parallel.data_shard is None or of_experts:
+        return ordered
+    # Replicas that share out are neighbours, groups of them follow each other.
+    groups = [("dp", parallel.data_shard), ("dr", parallel.data // parallel.data_shard)]
+    return [pair for axis, size in ordered for pair in (groups if axis == "dp" else [(axis, size)])]
 
 
 def fewest_together(
@@ -170,14 +175,23 @@ def fabric(cluster: Cluster, parallel: Parallel) -> Fabric:
     )
 
 
+def across_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None = None) -> Ring | None:
+    """Ring of groups of replicas of which each shares out all there is; None where there is one group."""
+    if parallel.data_shard is None:
+        return None
+    together = fewest_together(cluster, parallel, ("dr",))
+    num_groups = parallel.data // parallel.data_shard
+    return _replica_ring(cluster, parallel, num_groups, together, algorithm, across=True)
+
+
 def data_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None = None) -> Ring | None:
-    """Ring of the data- and context-parallel replicas of one shard of a stage; None without replicas.
+    """Ring of the data- and context-parallel replicas that share out a stage; None without replicas.
 
     Groups side by side use all cards of a node together, so one that has k members in a node is as fast as k
     ports where each device has a card.
     """
     together = fewest_together(cluster, parallel, ("cp", "dp"))
-    return _replica_ring(cluster, parallel, parallel.num_replicas, together, algorithm, of_experts=False)
+    return _replica_ring(cluster, parallel, parallel.num_sharing, together, algorithm)
 
 
 def expert_data_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None = None) -> Ring | None:
@@ -194,14 +208,17 @@ def _replica_ring(
     together: int,
     algorithm: Algorithm | None,
     *,
-    of_experts: bool,
+    of_experts: bool = False,
+    across: bool = False,
 ) -> Ring | None:
     if num_members == 1:
         return None
     intra, inter = cluster.intra_node, cluster.inter_node
     intra_bytes_per_s, inter_bytes_per_s = intra.bytes_per_s, inter.bytes_per_s * together
     if not cluster.plain:
-        intra_bytes_per_s, inter_bytes_per_s = _shared_rates(cluster, parallel, of_experts=of_experts)
+        intra_bytes_per_s, inter_bytes_per_s = _shared_rates(
+            cluster, parallel, of_experts=of_experts, across=across
+        )
     group = Group(
         num_members=num_members,
         num_nodes=math.ceil(num_members / together),
@@ -216,10 +233,14 @@ def _replica_ring(
     return group.ring(algorithm)
 
 
-def _shared_rates(cluster: Cluster, parallel: Parallel, *, of_experts: bool) -> tuple[float, float]:
+def _shared_rates(
+    cluster: Cluster, parallel: Parallel, *, of_experts: bool, across: bool
+) -> tuple[float, float]:
     """Find what the slowest rank's rings reach inside nodes and between them, when they run alone."""
     wires = fabric(cluster, parallel)
-    demands = [wires.reduction(rank, of_experts=of_experts) for rank in range(parallel.pipeline)]
+    demands = [
+        wires.reduction(rank, of_experts=of_experts, across=across) for rank in range(parallel.pipeline)
+    ]
 
     def slowest(inside: bool) -> float:
         chosen = [

@@ -9,7 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs.network.alpha_beta import Ring
-from pipesim.costs.network.topology import data_ring, expert_data_ring, fabric, pipeline_links
+from pipesim.costs.network.topology import (
+    across_ring,
+    data_ring,
+    expert_data_ring,
+    fabric,
+    pipeline_links,
+)
 from pipesim.costs.stages.provenance import common_provenance
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.stages.sharding import Block, Sharding, StageParameters
@@ -29,6 +35,7 @@ _COLLECTIVE_AT_END: dict[OptimizerLevel, GradientCollective] = {
     "sharded": "reduce_scatter",
     "zero2": "all_gather",
     "zero3": "none",
+    "fsdp": "none",
 }
 
 
@@ -101,11 +108,13 @@ def cost_table(
     parallel, precision = scenario.parallel, scenario.precision
     num_stages = parallel.pipeline * num_chunks
     sharding = Sharding(
-        scenario.optimizer,
+        scenario.sharding,
         precision,
         data_ring(cluster, parallel, scenario.all_reduce),
         expert_data_ring(cluster, parallel, scenario.all_reduce),
         efficiency.overlap_slowdown,
+        across_ring(cluster, parallel, scenario.all_reduce),
+        parallel.reshard_after_forward,
     )
     forward_parts, backward_parts = dict(stages.forward_parts_s), dict(stages.backward_parts_s)
     weight_gradient = stages.weight_gradient_s
@@ -113,11 +122,11 @@ def cost_table(
     working = stages.working_bytes
     exchange = None
     weight_gradient = weight_gradient + stages.weight_recompute_s
-    if scenario.optimizer in ("zero2", "zero3"):
+    if scenario.sharding in ("zero2", "zero3", "fsdp"):
         blocks = [stages.blocks(stage) for stage in range(num_stages)]
         working = working + [sharding.working_bytes(of_stage) for of_stage in blocks]
         exchange = sharding.exchange(blocks)
-    if exchange is not None:
+    if exchange is not None and exchange.in_every_operation:
         forward_parts["shard_exchange"] = exchange.exposed_s[Op.F]
         backward_parts["shard_exchange"] = exchange.exposed_s[Op.B]
         input_gradient = input_gradient + exchange.exposed_s[Op.I]
@@ -127,7 +136,7 @@ def cost_table(
     experts = np.array([stage.experts for stage in stages.parameters])
     parameters: FloatArray = dense + experts
 
-    state = StateBytes(scenario.optimizer, parallel, precision)
+    state = StateBytes(scenario.sharding, parallel, precision)
     num_samples = float(scenario.batch.num_microbatches * scenario.batch.micro * parallel.data)
     tokens = stages.tokens_per_sample
     second = stages.second_embedding_parameters
@@ -143,7 +152,8 @@ def cost_table(
         gradient_bytes=state.gradients(dense, experts),
         gradient_ring=sharding.ring,
         gradient_buckets=_gradient_buckets(scenario, parameters),
-        gradient_collective=_COLLECTIVE_AT_END[scenario.optimizer if parallel.num_replicas > 1 else "plain"],
+        gradient_collective=_COLLECTIVE_AT_END[scenario.sharding if parallel.num_replicas > 1 else "plain"],
+        across_ring=sharding.across,
         expert_share=experts / parameters if parallel.expert > 1 else None,
         expert_ring=sharding.expert_ring if parallel.expert > 1 else None,
         fixed_sync_s=np.zeros(num_stages),

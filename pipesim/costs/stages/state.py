@@ -10,7 +10,7 @@ from pipesim.scenario.resolved import OptimizerLevel, Parallel, Precision
 _SHARED: dict[str, tuple[OptimizerLevel, ...]] = {
     "weights": ("zero3",),
     "gradients": ("zero2", "zero3"),
-    "optimizer": ("sharded", "zero2", "zero3"),
+    "optimizer": ("sharded", "zero2", "zero3", "fsdp"),
 }
 
 
@@ -44,6 +44,7 @@ class StateBytes:
 
     def share(self, what: str, dense: Any, experts: Any) -> Any:
         """Count the parameters of which a device keeps something: all, or its share of the replicas'."""
-        if self.level not in _SHARED[what]:
+        dropped = what == "weights" and self.level == "fsdp" and self.parallel.reshard_after_forward
+        if self.level not in _SHARED[what] and not dropped:
             return dense + experts
-        return (dense + experts * self.parallel.expert) / self.parallel.num_replicas
+        return (dense + experts * self.parallel.expert) / self.parallel.num_sharing

@@ -121,7 +121,7 @@ class _Timed:
             if one.name not in of_usual:
                 alike = replace(cluster, accelerator=one, other_accelerators={})
                 of_usual[one.name] = _timed(scenario, model, alike, efficiency)
-        state = StateBytes(scenario.optimizer, scenario.parallel, scenario.precision)
+        state = StateBytes(scenario.sharding, scenario.parallel, scenario.precision)
         recompute = scenario.recompute == "full"
         memory = [stage_bytes([layer], None, recompute=recompute) for layer in self.trace.layers]
         working = max(working for _, working in memory)

@@ -80,7 +80,7 @@ def _chain(scenario: ResolvedScenario, setting: Setting, holders: Holders) -> Ch
     ]
     present = sorted(set(kinds.tolist()))
     working = max(alone[kind].working for kind in present)
-    state = StateBytes(scenario.optimizer, parallel, scenario.precision)
+    state = StateBytes(scenario.sharding, parallel, scenario.precision)
     return Chain(
         seconds=seconds[:, kinds],
         state_bytes=np.array([state.in_all(p.dense, p.experts) for p in _parameters(scenario, model)])[kinds],
