@@ -74,7 +74,7 @@ def test_one_gather_before_and_one_reduction_after_all_microbatches():
 
 
 def test_the_step_is_near_that_of_a_sharded_optimizer():
-    """The same bytes once a step, beside computations in place of after them; ZeRO-2 reduces 8 times as many."""
+    """The same bytes once a step, beside computations, not after them; ZeRO-2 reduces 8 times as many."""
     fsdp, sharded, zero2, zero3 = (
         simulate_scenario(scenario(f"optimizer={level}")).metrics
         for level in ("fsdp", "sharded", "zero2", "zero3")
@@ -168,7 +168,7 @@ def test_groups_run_on_all_wires(level, schedule):
 
 
 def test_groups_inside_nodes_spare_the_cards():
-    """Sixteen replicas of a rank on two nodes of one card: with groups of eight nothing is gathered over it."""
+    """Sixteen replicas on two nodes of one card each: with groups of eight nothing is gathered over it."""
     two_nodes = ("parallel.pipeline=2", "optimizer=zero3", "cluster.nics_per_node=1")
     grouped, spread = costs(*two_nodes, "parallel.data_shard=8"), costs(*two_nodes)
     assert grouped.gradient_ring.bytes_per_s == spread.fabric.wiring.port_bytes_per_s
