@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
-from pipesim.costs.rows import exchange_s, held_bytes
+from pipesim.costs.rows import activations_held, exchange_s
 from pipesim.errors import ScheduleError
-from pipesim.ir import NONE, Dependencies, check_compute_only, dependencies, held, peak_in_flight
-from pipesim.ir.actions import REDUCTIONS, Op, Schedule
+from pipesim.ir import NONE, Dependencies, check_compute_only, dependencies, peak_in_flight
+from pipesim.ir.actions import RECEIVES, REDUCTIONS, SENDS, Op, Schedule
 from pipesim.ir.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ class Breakdown:
     warmup_s
         Before its first action.
     dependency_s
-        Waiting until the producer of its next input has ended.
+        Waiting until the producer of its next input has ended; with blocking transfers, until partners come.
     p2p_s
-        From then until the message is there (or, with blocking transfers, passed on).
+        From then until the message is there; with blocking transfers, while a message of its own is moving.
     collective_s
         Waiting, inside its actions, for shared-out parameters to be gathered and gradients reduced.
     cooldown_s
@@ -141,6 +142,8 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
     makespan = _number(last_end - first_start)
     waited = 0 * start if compute.waited_s is None else np.minimum(compute.waited_s, end - start)
     breakdowns = _breakdowns(schedule, dependencies(schedule), start, end, waited)
+    if _partners_wait(timeline, schedule, end):
+        breakdowns = [_with_transfers_alone(b, timeline, rank) for rank, b in enumerate(breakdowns)]
     # Idle times below are at least zero, which the rounding of sums of busy times would not see to.
     busy = np.array([b.busy_s for b in breakdowns])
     spans = [_number(end[rows].max() - start[rows].min()) for rows in _rows_by_rank(schedule)]
@@ -237,6 +240,51 @@ def _breakdowns(
     return breakdowns
 
 
+def _partners_wait(timeline: Timeline, schedule: Schedule, end: Array) -> bool:
+    """Whether any message left later than its computation ended, as where both ranks have to be there."""
+    sent = timeline.select(np.isin(timeline.op, SENDS))
+    by_key = {
+        (int(op), *key): ended
+        for op, ended, *key in zip(
+            np.where(schedule.op == Op.F, Op.SEND_F, np.where(schedule.op == Op.W, Op.W, Op.SEND_B)).tolist(),
+            end.tolist(),
+            schedule.rank.tolist(),
+            schedule.stage.tolist(),
+            schedule.microbatch.tolist(),
+            schedule.slice.tolist(),
+            strict=True,
+        )
+    }
+    keys = zip(
+        sent.op.tolist(),
+        sent.rank.tolist(),
+        sent.stage.tolist(),
+        sent.microbatch.tolist(),
+        sent.slice.tolist(),
+        strict=True,
+    )
+    return any(left > by_key[key] for key, left in zip(keys, sent.start_s.tolist(), strict=True))
+
+
+def _with_transfers_alone(breakdown: Breakdown, timeline: Timeline, rank: int) -> Breakdown:
+    """Count a rank's gaps as exposed p2p only while one of its messages is on its way."""
+    mine = timeline.select(timeline.rank == rank)
+    compute = mine.select(mine.compute)
+    moving = mine.select(np.isin(mine.op, SENDS + RECEIVES))
+    moves = sorted(zip(moving.start_s.tolist(), moving.end_s.tolist(), strict=True))
+    computes = sorted(set(zip(compute.start_s.tolist(), compute.end_s.tolist(), strict=True)))
+    waiting, p2p_s, next_move = breakdown.dependency_s + breakdown.p2p_s, 0 * breakdown.p2p_s, 0
+    for (_, gap_begin), (gap_end, _) in pairwise(computes):
+        covered = gap_begin
+        while next_move < len(moves) and moves[next_move][0] < gap_end:
+            begin, end = moves[next_move]
+            begin, end = max(begin, covered), min(end, gap_end)
+            if end > begin:
+                p2p_s, covered = p2p_s + (end - begin), end
+            next_move += 1
+    return replace(breakdown, dependency_s=max(0, waiting - p2p_s), p2p_s=p2p_s)
+
+
 def _step_end(timeline: Timeline, last_end: Any) -> tuple[Any, Any]:
     """When the last gradient was synchronised, and when the last optimizer ended."""
     reduced, stepped = np.isin(timeline.op, REDUCTIONS), timeline.op == Op.OPTIMIZER
@@ -286,12 +334,13 @@ def memory_by_row(schedule: Schedule, costs: CostTable) -> Array:
     Weights, gradients and optimizer state of all its stages, activations in flight (a backward still holds
     what it is about to release), and the row's working set.
     """
-    after = held(schedule, held_bytes(schedule, costs), costs.released_at_input_gradient)
+    after = activations_held(schedule, costs)
     before = np.empty_like(after)
     before[1:] = after[:-1]
     before[schedule.offsets[:-1]] = 0
-    during = np.where(schedule.op == Op.F, after, before)
-    total: Array = during + costs.working_bytes[schedule.stage]
+    during = np.where(schedule.op == Op.F, after, before) + costs.working_bytes[schedule.stage]
+    # An I that leaves more than it found has used its working set up for that by its end.
+    total: Array = np.maximum(during, after)
     total += np.repeat(_static_bytes(schedule, costs), np.diff(schedule.offsets))
     return total
 
@@ -369,7 +418,7 @@ def memory_over_time(
     rows = schedule.rows_of(rank)
     compute = timeline.select(timeline.compute)
     busy = memory_by_row(schedule, costs)[rows]
-    after = held(schedule, held_bytes(schedule, costs), costs.released_at_input_gradient)[rows]
+    after = activations_held(schedule, costs)[rows]
     seconds = np.stack([compute.start_s[rows], compute.end_s[rows]], axis=1).reshape(-1)
     used = np.stack([busy, after + _static_bytes(schedule, costs)[rank]], axis=1).reshape(-1)
     return seconds.astype(np.float64), used.astype(np.float64)

@@ -150,10 +150,10 @@ def test_memory_in_bytes_is_what_the_device_leaves() -> None:
         weight_bytes=5 * even,
         working_bytes=even,
         memory_limit_bytes=15.0,
-        released_at_input_gradient=0.25,
+        deferred_bytes=0.75 * np.array([3.0, 2.0, 1.0, 4.0]),
     )
     schedule = Schedule.from_orders("auto", search(Shape(4, 1, 12, {"budget": SMALL_BUDGET}), costs).orders)
-    holds = held(schedule, costs.activation_bytes, 0.25)
+    holds = held(schedule, costs.activation_bytes, costs.deferred_bytes)
     assert holds.max() <= 9 * (1 + 1e-9)
     roomy = replace(costs, memory_limit_bytes=100.0)
     shape = Shape(4, 1, 12, {"budget": SMALL_BUDGET})
@@ -245,3 +245,25 @@ def test_without_a_solver_or_whole_numbers_exact_says_what_it_needs(monkeypatch:
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
     with pytest.raises(ScheduleError, match=r"pip install '\.\[exact\]' in pipesim's folder"):
         search(shape, uneven)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_w_holds_may_be_more_than_what_f_left(seed: int) -> None:
+    """As under recomputation; the device has room for little more than one microbatch on all its stages."""
+    rng = np.random.default_rng(seed)
+    p, v, m = int(rng.integers(1, 5)), int(rng.integers(1, 4)), int(rng.integers(1, 9))
+    activations, deferred = rng.uniform(0.2, 1.0, p * v), rng.uniform(0.2, 6.0, p * v)
+    costs = replace(
+        costs_of(p, v, number=float, p2p_latency_s=0.1),
+        activation_bytes=activations,
+        deferred_bytes=deferred,
+        memory_limit_bytes=float((v * 1.0 + 6.0) * rng.uniform(1, 1.5)),
+    )
+    options = {"budget": SMALL_BUDGET}
+    schedule = Schedule.from_orders("auto", search(Shape(p, v, m, options), costs).orders)
+    validate(schedule)
+    assert held(schedule, activations, deferred).max() <= costs.memory_limit_bytes * (1 + 1e-9)
+    if v == 1:
+        assert held(generate("zb-auto", Shape(p, 1, m), costs), activations, deferred).max() <= (
+            costs.memory_limit_bytes * (1 + 1e-9)
+        )

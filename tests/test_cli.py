@@ -92,14 +92,13 @@ def test_blocking_transfers_by_override():
     assert document["makespan_s"] == pytest.approx(34.9, rel=1e-12)
 
 
-def test_blocking_leaves_out_what_would_deadlock():
+def test_blocking_runs_several_chunks_in_batches():
     document = json_of(
         *("compare", TEACHING, "--set", "network.p2p=blocking", "--chunks", 2),
         *("--schedules", "1f1b,interleaved-1f1b"),
     )
-    assert [r["schedule"] for r in document["results"]] == ["1f1b"]
-    assert document["skipped"][0]["schedule"] == "interleaved-1f1b v2"
-    assert "deadlock" in document["skipped"][0]["reason"]
+    assert {r["schedule"] for r in document["results"]} == {"1f1b", "interleaved-1f1b"}
+    assert document["skipped"] == []
 
 
 def test_schedules_that_come_to_the_same_share_a_picture():
@@ -204,9 +203,10 @@ def test_where_nothing_fits_changes_are_offered_that_fit():
 
 
 def test_thin_headroom_is_said():
-    _, out, _ = pipesim("compare", GPT3, "--schedules", "1f1b,dualpipe")
+    small = "cluster.accelerator={preset: a100-sxm-80, memory: 64 GB}"
+    _, out, _ = pipesim("compare", GPT3, "--schedules", "1f1b,dualpipe", "--set", small)
     shares = re.search(r"note: little headroom.*; shares of the device's memory: (.*)", out)[1]
-    one = predict(load_scenario(GPT3, ["schedule=dualpipe"]))
+    one = predict(load_scenario(GPT3, ["schedule=dualpipe", small]))
     share = one.metrics.peak_memory_bytes / one.costs.memory_limit_bytes
     assert 0.95 < share <= 1
     assert shares == f"dualpipe v2 {share:.1%}"

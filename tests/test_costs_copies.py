@@ -8,6 +8,7 @@ import pytest
 from pipesim.costs import build_costs
 from pipesim.costs.copies import with_mirrored_copies
 from pipesim.costs.network.alpha_beta import all_reduce_s, reduce_scatter_s
+from pipesim.prediction import predict
 from pipesim.scenario import load_scenario
 
 GPT3 = Path(__file__).parent.parent / "scenarios" / "gpt3-175b-a100.yaml"
@@ -107,3 +108,40 @@ def test_stated_costs_stay_as_stated():
     )
     costs = build_costs(stated, num_chunks=1)
     assert with_mirrored_copies(costs, 4) is costs
+
+
+def peak_gb(*overrides):
+
+    return max(rank.peak_memory_bytes for rank in predict(load_scenario(GPT3, overrides)).metrics.ranks) / 1e9
+
+
+def test_optimizer_state_is_sharded_over_both_copies():
+    """Four hold each stage's state, two in each copy; with it in each copy alone it would be 79 GB."""
+    costs = costs_of()
+    twice = with_mirrored_copies(costs, 8)
+    assert twice.optimizer_bytes == pytest.approx(costs.optimizer_bytes / 2)
+    assert twice.optimizer_s == pytest.approx(costs.optimizer_s / 2)
+    assert peak_gb("schedule=dualpipe") == pytest.approx(62, rel=0.02)
+    whole = costs_of("optimizer=plain")
+    assert with_mirrored_copies(whole, 8).optimizer_bytes == pytest.approx(whole.optimizer_bytes)
+
+
+def test_a_rank_with_both_ends_has_one_embedding():
+    """51200 x 12288 values on eight devices, each of 18 bytes: 1.4 GB."""
+    from pipesim.costs.copies import for_schedule
+    from pipesim.schedules import Shape, generate
+
+    costs = build_costs(load_scenario(GPT3, ["optimizer=plain", "schedule=zb-v"]), num_chunks=2)
+    on_v = for_schedule(costs, generate("zb-v", Shape(8, 2, 64)))
+    in_loop = for_schedule(costs, generate("interleaved-1f1b", Shape(8, 2, 64)))
+
+    def state(table):
+        return float((table.weight_bytes + table.gradient_bytes + table.optimizer_bytes).sum())
+
+    copy = 51200 * 12288 / 8 * 18
+    assert copy == pytest.approx(1.4e9, rel=0.02)
+    assert state(costs) - state(on_v) == pytest.approx(copy)
+    assert state(in_loop) == state(costs)
+    assert on_v.optimizer_s[-1] < costs.optimizer_s[-1]
+    untied = build_costs(load_scenario(GPT3, ["model.tie_word_embeddings=false"]), num_chunks=2)
+    assert state(for_schedule(untied, generate("zb-v", Shape(8, 2, 64)))) == state(untied)

@@ -84,10 +84,10 @@ def test_exchange_by_hand():
 
 def test_exchange_in_all():
     """Blocks of 3, 4 and 8 parameters: 15 seconds to gather them, 15 to reduce their gradients."""
-    for level, forward, backward, input_gradient in (("zero3", 15, 30, 15), ("zero2", 0, 15, 0)):
-        seconds = sharding(level).exchange([BLOCKS, BLOCKS[:1]]).seconds()
-        assert [of_op[0] for of_op in seconds.values()] == [forward, backward, input_gradient, 15]
-        assert [of_op[1] for of_op in seconds.values()] == [forward / 5, backward / 5, input_gradient / 5, 3]
+    for level, gathered in (("zero3", 15), ("zero2", 0)):
+        gathers, reductions = sharding(level).exchange([BLOCKS, BLOCKS[:1]]).seconds()
+        assert gathers.tolist() == [gathered, gathered / 5]
+        assert reductions.tolist() == [15, 3]
 
 
 def test_hidden_exchange_slows_the_computing():

@@ -47,7 +47,8 @@ def test_the_slowest_rank_sets_the_pace_and_the_others_wait():
     )
     assert mixed.metrics.makespan_s > 1.5 * even.metrics.makespan_s
     assert np.argmax([rank.busy_s for rank in mixed.metrics.ranks]) == 3
-    assert mixed.metrics.usd_per_step is None
+    rent = (3 * 2.95 + 1.29) / 4
+    assert mixed.metrics.usd_per_step == pytest.approx(8 * rent * mixed.metrics.step_time_s / 3600)
     peaks = [989e12, 989e12, 989e12, 312e12]
     assert mixed.costs.peak_flops_per_gpu == pytest.approx(sum(peaks) / 4)
 

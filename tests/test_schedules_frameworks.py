@@ -5,6 +5,8 @@ import pytest
 from pipesim.errors import ScheduleError
 from pipesim.ir import lower
 from pipesim.ir.actions import Schedule
+from pipesim.prediction import predict
+from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
 from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, check_schedule, verdict
 
@@ -20,7 +22,10 @@ def accepted(name, shape):
         ("1f1b", Shape(4, 1, 3), {"Megatron", "DeepSpeed"}),
         ("gpipe", Shape(4, 1, 1), {"torch"}),
         ("interleaved-1f1b", Shape(4, 2, 8), {"torch", "Megatron"}),
-        ("interleaved-1f1b", Shape(4, 2, 10), {"torch", "Megatron"}),
+        ("interleaved-1f1b", Shape(4, 2, 10), {"torch"}),
+        ("interleaved-1f1b", Shape(4, 2, 10, {"microbatch_group_size": 5}), {"torch", "Megatron"}),
+        ("interleaved-1f1b", Shape(4, 2, 5), {"torch"}),
+        ("interleaved-1f1b", Shape(4, 2, 5, {"microbatch_group_size": 5}), {"torch", "Megatron"}),
         ("interleaved-1f1b", Shape(4, 2, 3), {"torch"}),
         ("interleaved-1f1b", Shape(4, 2, 18), set()),
         ("interleaved-1f1b", Shape(4, 2, 18, {"microbatch_group_size": 9}), {"Megatron"}),
@@ -40,7 +45,7 @@ def test_who_takes_it_by_name(name, shape, frameworks):
 def test_reasons_are_those_of_the_framework():
     assert verdict("1f1b", Shape(4, 1, 3), "TORCH").reasons == ("needs m >= p",)
     refused = verdict("interleaved-1f1b", Shape(4, 2, 18, {"microbatch_group_size": 4}), "megatron")
-    assert refused.reasons == ("needs p <= N <= m and m mod N = 0 or >= p",)
+    assert refused.reasons == ("needs p <= N <= m and m mod N = 0 or >= p (N = p unless stated)",)
     assert verdict("zb-v", Shape(4, 2, 8), "Megatron").reasons == ("has no zb-v schedule",)
     with pytest.raises(ScheduleError, match=r"'jax'.*torch, Megatron, DeepSpeed"):
         verdict("zb-v", Shape(4, 2, 8), "jax")
@@ -119,3 +124,26 @@ def test_an_optimizer_action_is_not_torchs():
     assert check_schedule(written, "torch") == (
         "torch has no OPTIMIZER action; it steps the optimizer outside the schedule",
     )
+
+
+@pytest.mark.parametrize(
+    ("num_microbatches", "stated", "words"),
+    [
+        (8, {}, "4 (default: p)"),
+        (5, {}, "5 (default: m / max(1, m // p), as torch; Megatron-LM's default of p = 4 refuses m = 5)"),
+        (5, {"microbatch_group_size": 5}, "5 (stated)"),
+    ],
+)
+def test_the_group_that_a_scenario_runs_with_is_said(num_microbatches, stated, words):
+    """F 1 and B 2 over two chunks, m 5 in one group of 5: 19.5 s, stated or not."""
+    asked = scenario_from_mapping(
+        {
+            "parallel": {"pipeline": 4, "virtual_stages": 2} | stated,
+            "batch": {"microbatches": num_microbatches},
+            "schedule": "interleaved-1f1b",
+            "costs": {"forward": "1 s", "backward": "2 s"},
+        }
+    )
+    result = predict(asked)
+    assert result.inferred["parallel.microbatch_group_size"] == words
+    assert result.metrics.makespan_s == pytest.approx(3 * num_microbatches + 4.5)

@@ -14,7 +14,9 @@ from pipesim.errors import ScenarioError
 from pipesim.scenario.resolved import ResolvedScenario
 
 
-def build_costs(scenario: ResolvedScenario, *, num_chunks: int) -> CostTable:
+def build_costs(
+    scenario: ResolvedScenario, *, num_chunks: int, holders: tuple[tuple[int, ...], ...] | None = None
+) -> CostTable:
     """Cost table of a scenario whose ranks hold `num_chunks` stages each.
 
     Parameters
@@ -23,6 +25,9 @@ def build_costs(scenario: ResolvedScenario, *, num_chunks: int) -> CostTable:
         With stated costs, a cost file (relative to the scenario's own file), or a model on a cluster.
     num_chunks : int
         Stages a rank, v; a schedule may fix its own, so this is not read from the scenario.
+    holders : tuple of tuple of int, optional
+        Ranks of each stage, for balanced layers (`pipesim.ir.shape.stage_holders`); by default stage s is on
+        rank s mod p.
 
     Raises
     ------
@@ -41,12 +46,16 @@ def build_costs(scenario: ResolvedScenario, *, num_chunks: int) -> CostTable:
     cluster, efficiency = scenario.cluster, scenario.efficiency
     if cluster is not None and efficiency is not None:
         if scenario.model is not None:
-            return model_costs(scenario, scenario.model, cluster, efficiency, num_chunks=num_chunks)
+            return model_costs(
+                scenario, scenario.model, cluster, efficiency, num_chunks=num_chunks, holders=holders
+            )
         if scenario.torch_model is not None:
             _require_torch(scenario)
             from pipesim.costs.traced.model import traced_costs
 
-            return traced_costs(scenario, scenario.torch_model, cluster, efficiency, num_chunks=num_chunks)
+            return traced_costs(
+                scenario, scenario.torch_model, cluster, efficiency, num_chunks=num_chunks, holders=holders
+            )
     raise ScenarioError(
         "costs need 'costs', or a model, a cluster and an efficiency", file=scenario.file, key="costs"
     )

@@ -49,11 +49,18 @@ _OPTIONAL_SCALARS = (
 )
 _PARTS = ("forward_parts_s", "backward_parts_s")
 _COLLECTIVES: tuple[GradientCollective, ...] = get_args(GradientCollective)
-_OPTIONAL_ARRAYS = ("overlapped_pair_s", "expert_share")
-_RINGS = ("gradient_ring", "expert_ring", "tied_embedding_ring")
+_OPTIONAL_ARRAYS = ("overlapped_pair_s", "expert_share", "deferred_bytes")
+_RINGS = ("gradient_ring", "expert_ring", "across_ring", "tied_embedding_ring")
 _NUMBERS = ("overlap_slowdown", "tied_embedding_bytes")
 _EVIDENCE = "calibration"
-_OF_THE_CLUSTER = ("fabric", "gradient_buckets", "of_ranks", "shard_exchange")
+_OF_THE_CLUSTER = (
+    "fabric",
+    "gradient_buckets",
+    "of_ranks",
+    "optimizer_fixed_s",
+    "second_embedding",
+    "shard_exchange",
+)
 """A file holds what ranks and links cost, not the cluster that they were worked out for."""
 _NAMES = [item.name for item in fields(CostTable) if item.name not in _OF_THE_CLUSTER]
 
@@ -144,11 +151,6 @@ def read_cost_table(path: str | Path) -> CostTable:
             values[key] = source.plain_number(content[key], key)
     if "num_gpus" in values:
         values["num_gpus"] = source.count(content["num_gpus"], "num_gpus")
-    if "released_at_input_gradient" in content:
-        released = source.number(content["released_at_input_gradient"], "released_at_input_gradient")
-        if released > 1:
-            raise source.error("released_at_input_gradient", f"found {released}; a share is at most 1")
-        values["released_at_input_gradient"] = released
     for key in _NUMBERS:
         if key in content:
             values[key] = source.number(content[key], key)

@@ -7,14 +7,14 @@ overhead of a layer is paid for every slice in full.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pipesim.costs.shards import ShardExchange
 from pipesim.costs.table import CostTable
-from pipesim.ir import Dependencies
+from pipesim.ir import Dependencies, held
 from pipesim.ir.actions import ActionTable, Op
 
 Array = npt.NDArray[Any]
@@ -26,6 +26,8 @@ def row_durations(schedule: ActionTable, costs: CostTable) -> Array:
     for rank, of_rank in costs.of_ranks.items():
         rows = schedule.rows_of(rank)
         durations[rows] = _single_durations(schedule, of_rank)[rows]
+    if costs.shard_exchange is not None and not costs.shard_exchange.in_every_operation:
+        durations = durations + _exposed_s(schedule, costs)
     if costs.overlapped_pair_s is None:
         return _with_pairs(schedule, durations)
     first = np.flatnonzero(schedule.joined)
@@ -46,27 +48,48 @@ def exposed_exchange_s(schedule: ActionTable, costs: CostTable) -> Array | None:
     """
     if costs.shard_exchange is None:
         return None
-    seconds = _of_operations(schedule, costs.shard_exchange.exposed_s)
+    return _with_pairs(schedule, _exposed_s(schedule, costs))
+
+
+def _exposed_s(schedule: ActionTable, costs: CostTable) -> Array:
+    exchange = costs.shard_exchange
+    assert exchange is not None
+    seconds = _of_moves(schedule, exchange)
     for rank, of_rank in costs.of_ranks.items():
         if of_rank.shard_exchange is not None:
             rows = schedule.rows_of(rank)
-            seconds[rows] = _of_operations(schedule, of_rank.shard_exchange.exposed_s)[rows]
-    return _with_pairs(schedule, seconds)
+            seconds[rows] = _of_moves(schedule, of_rank.shard_exchange)[rows]
+    return seconds
 
 
 def exchange_s(schedule: ActionTable, costs: CostTable) -> Array | None:
     """Seconds that each row's gathers and reductions take, hidden or not; else as `exposed_exchange_s`."""
-    if costs.shard_exchange is None:
+    exchange = costs.shard_exchange
+    if exchange is None:
         return None
-    return _with_pairs(schedule, _of_operations(schedule, costs.shard_exchange.seconds()))
+    gathers, reduces = exchange.moves(schedule)
+    gather_s, reduce_s = exchange.seconds()
+    along = np.where(gathers, gather_s[schedule.stage], 0.0) + np.where(
+        reduces, reduce_s[schedule.stage], 0.0
+    )
+    return _with_pairs(schedule, along / (schedule.num_slices if exchange.in_every_operation else 1))
 
 
-def _of_operations(schedule: ActionTable, seconds: Mapping[Op, Array]) -> Array:
+def _of_moves(schedule: ActionTable, exchange: ShardExchange) -> Array:
+    """Find what gathers and reductions add to each row; a part, where every slice of a sequence has them."""
+    gathers, reduces = exchange.moves(schedule)
     along = np.zeros(len(schedule.op))
-    for op, of_stages in seconds.items():
-        rows = schedule.op == op
-        along[rows] = of_stages[schedule.stage[rows]] / schedule.num_slices
-    return along
+    for op in (Op.F, Op.B, Op.I, Op.W):
+        does_all = (gathers | ~np.isin(op, (Op.F, Op.B, Op.I))) & (reduces | ~np.isin(op, (Op.B, Op.W)))
+        for seconds, rows in (
+            (exchange.exposed_s, does_all),
+            (exchange.exposed_gathers_s, gathers & ~does_all),
+            (exchange.exposed_reductions_s, reduces & ~does_all),
+        ):
+            chosen = (schedule.op == op) & rows
+            if op in seconds:
+                along[chosen] = seconds[op][schedule.stage[chosen]]
+    return along / (schedule.num_slices if exchange.in_every_operation else 1)
 
 
 def _with_pairs(schedule: ActionTable, seconds: Array) -> Array:
@@ -117,8 +140,14 @@ def message_bytes(schedule: ActionTable, costs: CostTable) -> Array:
 
 
 def held_bytes(schedule: ActionTable, costs: CostTable) -> Array:
-    """Activations that one microbatch, or one slice of it, holds on each stage, shape (num_stages,)."""
+    """Activations that one microbatch, or one slice, holds on each stage from F to I, shape (num_stages,)."""
     return _per_slice(schedule, costs.activation_bytes)
+
+
+def activations_held(schedule: ActionTable, costs: CostTable) -> Array:
+    """Bytes of activations that a rank holds right after each row, shape (rows,)."""
+    deferred = None if costs.deferred_bytes is None else _per_slice(schedule, costs.deferred_bytes)
+    return held(schedule, held_bytes(schedule, costs), deferred)
 
 
 def _per_slice(schedule: ActionTable, whole: Array) -> Array:

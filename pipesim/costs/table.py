@@ -31,6 +31,16 @@ Array = npt.NDArray[Any]
 GradientCollective = Literal["all_reduce", "reduce_scatter", "all_gather", "none"]
 
 
+@dataclass(frozen=True, slots=True)
+class EmbeddingCopy:
+    """What one copy of a tied embedding takes of a stage, on one device."""
+
+    weight_bytes: float
+    gradient_bytes: float
+    optimizer_bytes: float
+    optimizer_s: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class CostTable:
     """Costs of one pipeline; every array has one entry a stage, shape (S,).
@@ -70,20 +80,28 @@ class CostTable:
         no share.
     expert_ring : Ring, optional
         Ring of the devices that hold the same experts; None where there is one of each.
+    across_ring : Ring, optional
+        Ring of groups of replicas of which each shares out all there is; their shards of gradients are added
+        up. None where there is one group.
     fixed_sync_s : Array
         Synchronisation a stage pays whatever the ring.
     tied_embedding_bytes : Number
         Gradients of an embedding that the first and the last stage have in common.
+    second_embedding : EmbeddingCopy, optional
+        What the last stage has for its copy of a tied embedding; see `pipesim.costs.copies`.
     tied_embedding_ring : Ring, optional
         Ring of the ranks that add them up, once both have synchronised theirs; None: stages have no
         parameters in common.
     optimizer_s : Array
         Optimizer step of a stage.
+    optimizer_fixed_s : Number
+        Part of each stage's optimizer step that does not depend on how much it updates.
     weight_bytes, optimizer_bytes, activation_bytes, working_bytes : Array
         Weights and optimizer state are held for the whole step, activations by one microbatch from F to
-        its release, and the working set only while an operation runs.
-    released_at_input_gradient : Number
-        Fraction of the activations given back at I rather than at W.
+        B or I, and the working set only while an operation runs.
+    deferred_bytes : Array, optional
+        Held by one microbatch from I to W: what the gradients of the weights read. Less than the activations
+        where I gives back a part, more where it computes again what was not kept; None: as much.
     overlap_slowdown : Number
         Computing takes 1 + this times as long while a collective runs beside it; durations contain it for the
         collectives that they contain.
@@ -123,9 +141,10 @@ class CostTable:
     gradient_buckets: npt.NDArray[np.intp] | None = None
     expert_share: Array | None = None
     expert_ring: Ring | None = None
+    across_ring: Ring | None = None
     tied_embedding_bytes: Number = 0
     tied_embedding_ring: Ring | None = None
-    released_at_input_gradient: Number = 0
+    deferred_bytes: Array | None = None
     overlap_slowdown: Number = 0
     memory_limit_bytes: float | None = None
     tokens_per_step: float | None = None
@@ -139,6 +158,8 @@ class CostTable:
     provenance: Mapping[str, str] = field(default_factory=dict)
     fabric: Fabric | None = None
     shard_exchange: ShardExchange | None = None
+    second_embedding: EmbeddingCopy | None = None
+    optimizer_fixed_s: Number = 0
     of_ranks: Mapping[int, CostTable] = field(default_factory=dict)
 
     @property
@@ -239,4 +260,8 @@ class CostTable:
         gather = SyncStep(all_gather(weight, ring), of_experts, of_weights=True)
         if kind == "all_gather":
             return [gather]
-        return [SyncStep(reduce_scatter(gradient, ring), of_experts, of_weights=False), gather]
+        scattered = [SyncStep(reduce_scatter(gradient, ring), of_experts, of_weights=False)]
+        if self.across_ring is not None:
+            shards = all_reduce(gradient / ring.num_members, self.across_ring)
+            scattered.append(SyncStep(shards, of_experts, of_weights=False, across=True))
+        return [*scattered, gather]

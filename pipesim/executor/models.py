@@ -85,7 +85,7 @@ def build_stage(
             f"the model has {len(model.layers)} layers, fewer than the schedule's {num_stages} stages; "
             f"every stage needs at least one"
         )
-    sizes = split_layers(len(model.layers), num_stages, workload.split, [1.0] * len(model.layers))
+    sizes = split_layers(len(model.layers), num_stages, workload.split)
     first = sum(sizes[:stage])
     dtype = dtype_of(workload)
     layers = []

@@ -176,6 +176,15 @@ class ActionTable:
         return sum(len(self.stages_of(rank)) for rank in range(self.num_ranks)) > self.num_stages
 
     @property
+    def holders(self) -> tuple[tuple[int, ...], ...]:
+        """Ranks of each stage, ascending."""
+        ranks: list[list[int]] = [[] for _ in range(self.num_stages)]
+        for rank in range(self.num_ranks):
+            for stage in self.stages_of(rank):
+                ranks[stage].append(rank)
+        return tuple(map(tuple, ranks))
+
+    @property
     def rank(self) -> IntArray:
         """Rank of every row, shape (len(self),)."""
         return np.repeat(np.arange(self.num_ranks, dtype=np.int32), np.diff(self.offsets))

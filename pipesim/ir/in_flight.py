@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from pipesim.ir.actions import ActionTable, IntArray, Op
 
 
 def held(
-    schedule: ActionTable, amounts: npt.NDArray[Any], released_at_input_gradient: float | Fraction = 0
+    schedule: ActionTable, amounts: npt.NDArray[Any], deferred: npt.NDArray[Any] | None = None
 ) -> npt.NDArray[Any]:
     """Amount of activations a rank holds right after each row.
 
@@ -21,21 +20,21 @@ def held(
     schedule : ActionTable
         Compute only, or lowered.
     amounts : array, shape (num_stages,)
-        What one microbatch (one slice) holds on each stage, from F to B or W.
-    released_at_input_gradient : float
-        Share that I gives back before W gives back the rest.
+        What one microbatch (one slice) holds on each stage, from F to B or I.
+    deferred : array, shape (num_stages,), optional
+        What it holds from I to W; None: as much.
 
     Returns
     -------
     array, shape (rows,)
     """
     op, amount = schedule.op, amounts[schedule.stage]
-    given_back_early = amount * released_at_input_gradient
-    change = np.zeros(len(op), np.result_type(amount, given_back_early))
+    left = amount if deferred is None else deferred[schedule.stage]
+    change = np.zeros(len(op), np.result_type(amount, left))
     change[op == Op.F] = amount[op == Op.F]
     change[op == Op.B] = -amount[op == Op.B]
-    change[op == Op.I] = -given_back_early[op == Op.I]
-    change[op == Op.W] = (given_back_early - amount)[op == Op.W]
+    change[op == Op.I] = (left - amount)[op == Op.I]
+    change[op == Op.W] = -left[op == Op.W]
     total = np.cumsum(change)
     starts = schedule.offsets[:-1]
     before = np.where(starts > 0, total[starts - 1], 0 * total[:1])

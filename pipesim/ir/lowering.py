@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from heapq import heappop, heappush
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from pipesim.errors import ScheduleError
 from pipesim.ir.actions import BoolArray, IntArray, Lowered, Op, Schedule
-from pipesim.ir.dependencies import NONE, Dependencies, dependencies, linear_extension
+from pipesim.ir.dependencies import BACKWARDS, NONE, Dependencies, dependencies, linear_extension
+from pipesim.ir.rendezvous import find_hang
 
 
 def lower(
-    schedule: Schedule, *, receive: Literal["early", "late"] = "early", tied_embedding: bool = False
+    schedule: Schedule,
+    *,
+    receive: Literal["early", "late", "batched"] = "early",
+    tied_embedding: bool = False,
 ) -> Lowered:
     """Add what follows from the computations: sends, receives, gradient reduction, optimizer.
 
@@ -22,10 +27,11 @@ def lower(
     ----------
     schedule : Schedule
         Valid and compute only.
-    receive : {"early", "late"}
+    receive : {"early", "late", "batched"}
         ``early`` puts a receive where the peer stands when its message is sent, as torch does: safe for
-        transports that match messages by order. ``late`` puts it right before its consumer, where a blocking
-        transfer is called for.
+        transports that match messages by order. ``late`` puts it right before its consumer. ``batched`` is
+        for transfers that block: late as long as no ranks wait for each other for ever, which they do with
+        several chunks a rank; then in batches, see `in_batches`.
     tied_embedding : bool
         The first and the last stage have one embedding in common; see `embedding_copies`.
 
@@ -43,8 +49,24 @@ def lower(
     """
     check_compute_only(schedule)
     needs = dependencies(schedule)
-    place = _receives_early if receive == "early" else _receives_late
-    orders = place(schedule, needs)
+    if receive == "early":
+        return _laid_out(schedule, _receives_early(schedule, needs), tied_embedding)
+    lowered = _laid_out(schedule, _receives_late(schedule, needs), tied_embedding)
+    if receive == "batched" and find_hang(lowered, "grouped") is not None:
+        return _laid_out(schedule, in_batches(schedule, needs), tied_embedding)
+    return lowered
+
+
+def with_step_end(stated: Schedule, *, tied_embedding: bool = False) -> Lowered:
+    """Add gradient reduction and optimizer to a schedule that states its sends and receives, in its order."""
+    orders = [
+        [(_AS_IT_IS, row) for row in range(rows.start, rows.stop) if stated.op[row] <= Op.RECV_B]
+        for rows in map(stated.rows_of, range(stated.num_ranks))
+    ]
+    return _laid_out(stated, orders, tied_embedding)
+
+
+def _laid_out(schedule: Schedule, orders: list[list[tuple[int, int]]], tied_embedding: bool) -> Lowered:
     copies = embedding_copies(schedule) if tied_embedding else {}
     tables = [_with_step_end(schedule, rank, rows, copies.get(rank)) for rank, rows in enumerate(orders)]
     op, stage, microbatch, part, joined = (np.ascontiguousarray(c) for c in np.concatenate(tables).T)
@@ -91,7 +113,7 @@ def embedding_copies(schedule: Schedule) -> dict[int, int]:
     return {rank: min(stages) for rank, stages in held.items() if stages}
 
 
-_COMPUTE, _SEND, _RECEIVE = 0, 1, 2
+_COMPUTE, _SEND, _RECEIVE, _AS_IT_IS = 0, 1, 2, 3
 
 
 def _receives_late(schedule: Schedule, needs: Dependencies) -> list[list[tuple[int, int]]]:
@@ -106,6 +128,106 @@ def _receives_late(schedule: Schedule, needs: Dependencies) -> list[list[tuple[i
             order += [(_SEND, row) for row in unit if sends[row]]
         orders.append(order)
     return orders
+
+
+def in_batches(schedule: Schedule, needs: Dependencies) -> list[list[tuple[int, int]]]:
+    """Put every message into one batch of each of its ranks, as Megatron-LM does without overlap.
+
+    A rank posts a batch between two turns and goes on when all of it is done. A turn is a forward with the
+    backward behind it, where that can run at all, or one of them. If all turns lasted equally long, each
+    message would have a moment, from its producer's end to its consumer's start, at which neither rank
+    computes; both ranks post it with their last batch up to then. No ranks can wait for each other in a
+    circle: each would have to come to its next batch before the one before it does.
+    """
+    turns = _timed_turns(schedule, needs, paired=True) or _timed_turns(schedule, needs, paired=False) or []
+    producer, crosses, rank_of = needs.producer.tolist(), needs.crosses.tolist(), schedule.rank.tolist()
+    starts = {row: turn.start for of_rank in turns for turn in of_rank for row in turn.rows}
+    gaps = [
+        _Gaps([0, *(turn.start + 1 for turn in of_rank)], [turn.start for turn in of_rank])
+        for of_rank in turns
+    ]
+    batches: list[list[list[tuple[int, int]]]] = [[[] for _ in of_rank.opens] for of_rank in gaps]
+    for row, source in enumerate(producer):
+        if crosses[row]:
+            receiver, sender = rank_of[row], rank_of[source]
+            moment = _moment(gaps[sender], gaps[receiver], starts[source] + 1, starts[row])
+            batches[receiver][gaps[receiver].at(moment)].append((_RECEIVE, row))
+            batches[sender][gaps[sender].at(moment)].append((_SEND, source))
+    orders = []
+    for of_rank, of_batches in zip(turns, batches, strict=True):
+        order: list[tuple[int, int]] = []
+        for batch, rows in zip(of_batches, [*(turn.rows for turn in of_rank), ()], strict=True):
+            order += sorted(batch) + [(_COMPUTE, row) for row in rows]
+        orders.append(order)
+    return orders
+
+
+class _Turn(NamedTuple):
+    """What a rank computes between two batches, and when it starts if all turns last 1."""
+
+    rows: tuple[int, ...]
+    start: int
+
+
+def _timed_turns(schedule: Schedule, needs: Dependencies, *, paired: bool) -> list[list[_Turn]] | None:
+    """Give each rank its turns, as early as they can be; None if they cannot run."""
+    producer, joined, op = needs.producer.tolist(), schedule.joined.tolist(), schedule.op.tolist()
+    todo: list[list[tuple[int, ...]]] = []
+    for rank in range(schedule.num_ranks):
+        of_rank: list[tuple[int, ...]] = []
+        for unit in _units(schedule.rows_of(rank), joined):
+            before = of_rank[-1] if of_rank else ()
+            if paired and len(before) == 1 and op[before[0]] == Op.F and op[unit[0]] in BACKWARDS:
+                of_rank[-1] = before + unit
+            else:
+                of_rank.append(unit)
+        todo.append(of_rank)
+    ends: dict[int, int] = {}
+    turns: list[list[_Turn]] = [[] for _ in todo]
+    moved = True
+    while moved:
+        moved = False
+        for of_rank, done in zip(todo, turns, strict=True):
+            while len(done) < len(of_rank):
+                rows = of_rank[len(done)]
+                sources = [
+                    producer[row] for row in rows if producer[row] != NONE and producer[row] not in rows
+                ]
+                if any(source not in ends for source in sources):
+                    break
+                start = max([done[-1].start + 1 if done else 0, *(ends[source] for source in sources)])
+                done.append(_Turn(rows, start))
+                ends.update(dict.fromkeys(rows, start + 1))
+                moved = True
+    return turns if all(map(len, turns)) and sum(map(len, turns)) == sum(map(len, todo)) else None
+
+
+class _Gaps(NamedTuple):
+    """Where a rank may post messages: before each computation and after the last."""
+
+    opens: list[int]
+    ends: list[int]
+
+    def at(self, moment: int) -> int:
+        """Last gap that is open by a moment."""
+        return bisect_right(self.opens, moment) - 1
+
+    def is_idle(self, moment: int) -> bool:
+        """Whether the rank does not compute then."""
+        gap = self.at(moment)
+        return gap == len(self.ends) or moment <= self.ends[gap]
+
+
+def _moment(sender: _Gaps, receiver: _Gaps, sent: int, needed: int) -> int:
+    """First moment in a span at which both ranks are idle; else when the receiver first is."""
+    opening = sorted(
+        moment
+        for gaps in (sender, receiver)
+        for moment in gaps.opens[bisect_left(gaps.opens, sent) : bisect_right(gaps.opens, needed)]
+    )
+    moments = [sent, *opening, needed]
+    both = (moment for moment in moments if sender.is_idle(moment) and receiver.is_idle(moment))
+    return next(both, next(moment for moment in moments if receiver.is_idle(moment)))
 
 
 def _receives_early(schedule: Schedule, needs: Dependencies) -> list[list[tuple[int, int]]]:

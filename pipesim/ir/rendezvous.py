@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.ir.actions import RECEIVES, SENDS, ActionTable, Op
 
-Transport: TypeAlias = Literal["rendezvous", "grouped", "buffered"]
+Transport: TypeAlias = Literal["rendezvous", "exchanged", "grouped", "buffered"]
 
 TRANSPORTS: dict[Transport, str] = {
     "rendezvous": "blocking sends and receives, one by one in order",
@@ -47,7 +47,8 @@ def find_hang(lowered: ActionTable, transport: Transport) -> str | None:
     lowered : ActionTable
         With sends and receives, as from `lower` or a file.
     transport : Transport
-        A key of `TRANSPORTS`.
+        A key of `TRANSPORTS`, or ``exchanged``: one by one in order, but what two ranks exchange between the
+        same two computations of each goes together.
 
     Raises
     ------
@@ -71,6 +72,8 @@ class _Walk:
         self.is_send = [op in SENDS for op in lowered.op.tolist()]
         self.is_message = [op in SENDS or op in RECEIVES for op in lowered.op.tolist()]
         self.peer = _match(lowered)
+        self.run = self._runs() if transport == "exchanged" else None
+        """By row: which unbroken run of messages of its rank it is in."""
         self.rank = lowered.rank.tolist()
         self.next_row = lowered.offsets[:-1].tolist()
         self.end = lowered.offsets[1:].tolist()
@@ -96,13 +99,33 @@ class _Walk:
                         freed.append(other)
         return freed
 
+    def _runs(self) -> list[int]:
+        runs, run = [], 0
+        starts = set(self.lowered.offsets.tolist())
+        for row, is_message in enumerate(self.is_message):
+            if not is_message or row in starts:
+                run += 1
+            runs.append(run)
+        return runs
+
+    def _exchanged(self, row: int, before: int) -> bool:
+        """Whether a message goes together with the one before it: on both ranks nothing comes between."""
+        one, other = self.peer[before], self.peer[row]
+        return (
+            self.run is not None and self.rank[one] == self.rank[other] and self.run[one] == self.run[other]
+        )
+
     def _step(self, rank: int) -> list[int]:
         """Messages that the rank comes to next, all of one group; moves behind them."""
         row, end = self.next_row[rank], self.end[rank]
         while row < end and not self.is_message[row]:
             row += 1
         messages: list[int] = []
-        while row < end and self.is_message[row] and (self.grouped or not messages):
+        while (
+            row < end
+            and self.is_message[row]
+            and (self.grouped or not messages or self._exchanged(row, messages[-1]))
+        ):
             messages.append(row)
             row += 1
         self.next_row[rank] = row

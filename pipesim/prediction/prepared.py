@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from pipesim.costs import CostTable, build_costs
-from pipesim.costs.copies import with_mirrored_copies
+from pipesim.costs.copies import for_schedule
 from pipesim.errors import ScheduleError
 from pipesim.ir.actions import Schedule
+from pipesim.ir.shape import stage_holders
 from pipesim.metrics import fits_memory, peak_memory_by_rank
 from pipesim.prediction.programs import Laid, Programs
 from pipesim.prediction.result import Asynchrony
@@ -39,6 +40,8 @@ class Prepared:
         None where all microbatches see the same weights.
     notes : tuple of str
         Frameworks that would refuse the schedule at this shape.
+    choices : Mapping of str to str
+        What the schedule chose where the shape leaves it open, by key of the scenario.
     """
 
     scenario: ResolvedScenario
@@ -47,6 +50,7 @@ class Prepared:
     shape: Shape | None
     asynchrony: Asynchrony | None
     notes: tuple[str, ...]
+    choices: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def schedule(self) -> Schedule:
@@ -83,19 +87,22 @@ def prepare(
     programs = programs or Programs()
     if name is None and scenario.schedule.csv is not None:
         schedule = read_schedule(scenario, scenario.schedule.csv)
-        costs = build_costs(scenario, num_chunks=schedule.num_stages // schedule.num_ranks)
+        num_chunks = schedule.num_stages // schedule.num_ranks
+        costs = build_costs(scenario, num_chunks=num_chunks, holders=schedule.holders)
         return Prepared(scenario, Laid(schedule), _costs_of(scenario, schedule, costs, None), None, None, ())
     if name is None:
         name, options = scenario.schedule.name or "", scenario.schedule.options
     chosen = family(name)
     shape = shape_of(scenario, chosen, num_chunks=num_chunks, options=options)
     chosen.check(shape)
-    costs = build_costs(scenario, num_chunks=shape.num_chunks)
+    holders = chosen.placement and stage_holders(chosen.placement, shape.num_ranks, shape.num_chunks)
+    costs = build_costs(scenario, num_chunks=shape.num_chunks, holders=holders)
     laid = programs.of_shape(chosen.name, shape, costs)
     asynchrony = None if chosen.synchronous else _asynchrony(chosen, shape, costs)
     notes = tuple(f"{r.framework}: {r.words}" for r in chosen.refusals if r.refuses(shape))
     costs = _costs_of(scenario, laid.schedule, costs, asynchrony)
-    return Prepared(scenario, laid, costs, shape, asynchrony, notes)
+    choices = {} if chosen.choices is None else chosen.choices(shape)
+    return Prepared(scenario, laid, costs, shape, asynchrony, notes, choices)
 
 
 def _asynchrony(chosen: Family, shape: Shape, costs: CostTable) -> Asynchrony:
@@ -118,4 +125,4 @@ def _costs_of(
     if asynchrony is not None:
         # One stage a rank; every version is a copy of the weights.
         costs = replace(costs, weight_bytes=costs.weight_bytes * np.array(asynchrony.weight_versions))
-    return with_mirrored_copies(costs, schedule.num_ranks) if schedule.holds_stages_twice else costs
+    return for_schedule(costs, schedule)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -59,6 +60,8 @@ class Prediction:
         What the schedule was generated for; None of a CSV.
     timed_by : {"engine", "compiled", "compiled alone"}
         What timed it.
+    choices : Mapping of str to str
+        What the schedule chose where the shape leaves it open, by key of the scenario.
     """
 
     scenario: ResolvedScenario
@@ -70,6 +73,7 @@ class Prediction:
     notes: tuple[str, ...]
     shape: Shape | None
     timed_by: TimedBy
+    choices: Mapping[str, str]
 
     @property
     def step_time_s(self) -> float:
@@ -114,7 +118,7 @@ class Prediction:
     @property
     def inferred(self) -> dict[str, str]:
         """What was inferred or taken by default on the way, by key, in words."""
-        return {**self.scenario.echo, **self.costs.provenance}
+        return {**self.scenario.echo, **self.choices, **self.costs.provenance}
 
     @property
     def frameworks(self) -> tuple[str, ...]:

@@ -12,14 +12,15 @@ import numpy.typing as npt
 from pipesim.costs import CostTable
 from pipesim.costs.network.fabric import UnlikeReplicasError
 from pipesim.costs.variation import vary
-from pipesim.errors import ScenarioError
-from pipesim.ir import lower
-from pipesim.ir.actions import Lowered
+from pipesim.errors import DeadlockError, ScenarioError
+from pipesim.ir import find_hang, has_messages, lower, with_step_end
+from pipesim.ir.actions import Lowered, Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import measure
 from pipesim.prediction.prepared import Prepared, prepare
 from pipesim.prediction.programs import Programs
 from pipesim.prediction.result import Prediction, TimedBy
+from pipesim.prediction.schedule_source import read_csv_text
 from pipesim.scenario import ResolvedScenario
 from pipesim.timing.engine import simulate
 
@@ -99,6 +100,7 @@ def predict_prepared(prepared: Prepared, *, timing: Timing = "engine", repeat: i
         notes=prepared.notes,
         shape=prepared.shape,
         timed_by=timed_by,
+        choices=prepared.choices,
     )
 
 
@@ -173,8 +175,7 @@ def _compiled(prepared: Prepared, *, shares_wires: bool) -> tuple[Timeline | Non
 def _by_engine(prepared: Prepared, repeat: int) -> Timeline:
     """Simulate one step; where one replica cannot stand for all, all, of which the slowest is returned."""
     scenario, costs = prepared.scenario, prepared.costs
-    receive: Literal["early", "late"] = "late" if scenario.p2p_mode == "blocking" else "early"
-    lowered = lower(prepared.schedule, receive=receive, tied_embedding=costs.tied_embedding is not None)
+    lowered = _lowered(prepared)
     run = partial(simulate, lowered, costs, p2p=scenario.p2p_mode, network=scenario.network_mode)
 
     def varied(num_replicas: int) -> dict[str, Any]:
@@ -188,6 +189,21 @@ def _by_engine(prepared: Prepared, repeat: int) -> Timeline:
         with suppress(UnlikeReplicasError):
             return run(**varied(1))
     return _slowest_replica(run(num_replicas=num_replicas, **varied(num_replicas)))
+
+
+def _lowered(prepared: Prepared) -> Lowered:
+    """Derive messages; those that a file states stand where it says, where that can hold anybody up."""
+    scenario, schedule = prepared.scenario, prepared.schedule
+    tied = prepared.costs.tied_embedding is not None
+    if scenario.p2p_mode != "blocking":
+        return lower(schedule, tied_embedding=tied)
+    if scenario.schedule.csv is not None and prepared.shape is None:
+        stated = Schedule.from_csv(read_csv_text(scenario.schedule.csv), name=schedule.name)
+        if has_messages(stated):
+            if (hang := find_hang(stated, "exchanged")) is not None:
+                raise DeadlockError(f"{scenario.schedule.csv}: {hang}")
+            return with_step_end(stated, tied_embedding=tied)
+    return lower(schedule, receive="batched", tied_embedding=tied)
 
 
 def _slowest_replica(timeline: Timeline) -> Timeline:

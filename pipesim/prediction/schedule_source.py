@@ -9,7 +9,7 @@ from typing import Any
 from pipesim.costs import build_costs
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.files import printable_stem
-from pipesim.ir import validate
+from pipesim.ir import check_messages, has_messages, validate
 from pipesim.ir.actions import Schedule
 from pipesim.reading import read_text
 from pipesim.scenario import ResolvedScenario
@@ -92,7 +92,7 @@ def read_schedule(scenario: ResolvedScenario, path: str) -> Schedule:
 
 
 def load_csv(path: str | Path) -> Schedule:
-    """Read and validate a CSV of actions; derived communication in it is dropped and derived anew.
+    """Read and validate a CSV of actions; communication in it is checked, and dropped.
 
     Raises
     ------
@@ -102,8 +102,11 @@ def load_csv(path: str | Path) -> Schedule:
         If the schedule is malformed.
     """
     try:
-        schedule = Schedule.from_csv(read_csv_text(path), name=printable_stem(path)).compute_only()
+        stated = Schedule.from_csv(read_csv_text(path), name=printable_stem(path))
+        schedule = stated.compute_only()
         validate(schedule)
+        if has_messages(stated):
+            check_messages(stated)
     except ScheduleError as error:
         raise type(error)(f"{path}: {error}") from None
     return schedule

@@ -2,7 +2,7 @@
 
 from pipesim.scenario.entry import load_scenario, scenario_from_mapping
 from pipesim.scenario.hf.config import read_hf_config
-from pipesim.scenario.layers import balance, split_layers
+from pipesim.scenario.layers import split_layers
 from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.overrides import apply_overrides, parse_override
 from pipesim.scenario.presets import Preset, find_preset, get_preset, list_presets
@@ -12,7 +12,6 @@ __all__ = [
     "Preset",
     "ResolvedScenario",
     "apply_overrides",
-    "balance",
     "find_preset",
     "get_preset",
     "list_presets",

@@ -42,7 +42,14 @@ from pipesim.scenario.schema import (
 )
 
 DEFAULT_SCHEDULE = "1f1b"
-_ONLY_WITH_MODEL = ("layers", "recompute", "optimizer", "efficiency", "precision")
+_ONLY_WITH_MODEL = (
+    "layers",
+    "recompute",
+    "recompute_for_weights",
+    "optimizer",
+    "efficiency",
+    "precision",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,10 @@ def resolve(
     cluster = None if keys.cluster is None else resolve_cluster(keys.cluster, notes)
     uncut = uncut and keys.model is not None and keys.batch.global_size is not None
     if uncut:
+        assert cluster is not None
+        if cluster.other_accelerators:
+            cluster = replace(cluster, num_numbered_ranks=keys.parallel.pipeline)
+        _check_ranks(cluster.other_accelerators, keys.parallel.pipeline, "cluster.other_accelerators")
         keys = _without_cut(keys)
     of_cut = Notes() if uncut else notes
     parallel = resolve_parallel(keys.parallel, None if uncut else cluster, of_cut)
@@ -109,9 +120,10 @@ def resolve(
         if torch_model is not None:
             _check_torch(keys, parallel, layers, notes)
             efficiency = _borrowed(efficiency, notes)
-        if parallel.overlap_gradients and keys.optimizer in ("zero2", "zero3"):
+        _check_sharding(keys, parallel)
+        if parallel.overlap_gradients and keys.optimizer in ("zero2", "zero3", "fsdp"):
             raise ScenarioError(
-                f"{keys.optimizer} reduces gradients in every backward; remove overlap_gradients",
+                f"{keys.optimizer} reduces gradients beside backwards; remove overlap_gradients",
                 key="parallel.overlap_gradients",
             )
         if keys.network.all_reduce not in ("auto", "ring") and keys.optimizer not in (None, "plain"):
@@ -122,15 +134,17 @@ def resolve(
             )
         if keys.recompute is None:
             notes.default("recompute", "none")
+        if keys.recompute_for_weights is not None and keys.recompute != "full":
+            raise ScenarioError("has an effect only with recompute: full", key="recompute_for_weights")
         if keys.optimizer is None:
             notes.default("optimizer", "plain")
         if keys.layers is None and not uncut:
             notes.echo["layers"] += " (default)"
     accelerator = None if cluster is None else cluster.accelerator
     if cluster is not None and not uncut:
-        _check_ranks(cluster.other_accelerators, parallel, "cluster.other_accelerators")
+        _check_ranks(cluster.other_accelerators, parallel.pipeline, "cluster.other_accelerators")
     if keys.jitter is not None and not uncut:
-        _check_ranks(keys.jitter.slow_ranks, parallel, "jitter.slow_ranks")
+        _check_ranks(keys.jitter.slow_ranks, parallel.pipeline, "jitter.slow_ranks")
     costs, costs_file = _costs(keys.costs, directory) if keys.costs is not None else (None, None)
     return kind(
         name=keys.name or (printable_stem(file) if file else "scenario"),
@@ -152,15 +166,48 @@ def resolve(
         jitter=None if keys.jitter is None else _jitter(keys.jitter),
         all_reduce=None if keys.network.all_reduce == "auto" else keys.network.all_reduce,
         seed=keys.seed,
-        price_usd_per_gpu_hour=_price(keys, cluster, notes),
+        price_usd_per_gpu_hour=_price(keys, cluster, parallel, notes),
         measured_step_time_s=None if keys.measured_step_time is None else float(keys.measured_step_time),
         torch_model=torch_model,
+        recompute_for_weights=keys.recompute_for_weights or "held",
+        scatter_gather=_scatter_gather(keys, parallel, efficiency, notes),
         file=file,
         echo=notes.echo,
         warnings=tuple(notes.warnings),
         keys=source.keys,
         uncut=uncut,
     )
+
+
+def _check_sharding(keys: AnyScenarioKeys, parallel: Parallel) -> None:
+    if keys.parallel.data_shard is not None and keys.optimizer in (None, "plain"):
+        raise ScenarioError(
+            "has an effect only where replicas share out something", key="parallel.data_shard"
+        )
+    if keys.parallel.reshard_after_forward is not None and keys.optimizer != "fsdp":
+        raise ScenarioError("has an effect only with optimizer: fsdp", key="parallel.reshard_after_forward")
+
+
+def _scatter_gather(
+    keys: AnyScenarioKeys, parallel: Parallel, efficiency: Efficiency | None, notes: Notes
+) -> bool:
+    """Whether messages are cut: as stated, else as the software of the efficiency set does.
+
+    With sequence parallelism activations are cut already (Megatron-LM leaves it out then).
+    """
+    stated = keys.network.scatter_gather
+    if efficiency is None or parallel.tensor == 1 or parallel.pipeline == 1:
+        return False
+    if parallel.sequence_parallel:
+        if stated:
+            raise ScenarioError(
+                "sequence_parallel cuts messages already; remove one of them", key="network.scatter_gather"
+            )
+        return False
+    if stated is None:
+        stated = efficiency.scatter_gather
+        notes.echo["network.scatter_gather"] = f"{str(stated).lower()} (of {efficiency.name})"
+    return stated
 
 
 def _check_torch(keys: AnyScenarioKeys, parallel: Parallel, layers: LayerSplit, notes: Notes) -> None:
@@ -170,6 +217,8 @@ def _check_torch(keys: AnyScenarioKeys, parallel: Parallel, layers: LayerSplit, 
             "selective recomputes a transformer's attention; a torch model takes none or full",
             key="recompute",
         )
+    if keys.recompute_for_weights == "again":
+        raise ScenarioError("a torch model's W reads what I left; remove it", key="recompute_for_weights")
     # Its attention is whatever the module calls.
     del notes.echo["efficiency.attention_kernel"]
 
@@ -237,10 +286,10 @@ def _jitter(keys: JitterKeys) -> Jitter:
     return Jitter(keys.compute, keys.devices, keys.network, dict(keys.slow_ranks))
 
 
-def _check_ranks(ranks: Iterable[int], parallel: Parallel, key: str) -> None:
+def _check_ranks(ranks: Iterable[int], num_ranks: int, key: str) -> None:
     for rank in ranks:
-        if rank >= parallel.pipeline:
-            raise ScenarioError(f"found rank {rank}; ranks are 0 to {parallel.pipeline - 1}", key=key)
+        if rank >= num_ranks:
+            raise ScenarioError(f"found rank {rank}; ranks are 0 to {num_ranks - 1}", key=key)
 
 
 def _reliability(keys: ReliabilityKeys) -> Reliability:
@@ -263,12 +312,18 @@ def _schedule(keys: AnyScenarioKeys, directory: Path, notes: Notes) -> ScheduleC
     return ScheduleChoice(keys.schedule.name, dict(keys.schedule.model_extra or {}))
 
 
-def _price(keys: AnyScenarioKeys, cluster: Cluster | None, notes: Notes) -> float | None:
+def _price(keys: AnyScenarioKeys, cluster: Cluster | None, parallel: Parallel, notes: Notes) -> float | None:
+    """Rent of a device as stated, else of the mean device."""
     if keys.price_per_gpu_hour is not None:
         return keys.price_per_gpu_hour
-    price = None if cluster is None else cluster.accelerator.price_usd_per_hour
-    if cluster is not None and cluster.other_accelerators:
+    if cluster is None:
         return None
-    if cluster is not None and price is not None:
-        notes.echo["price_per_gpu_hour"] = f"{price:g} USD (preset {cluster.accelerator.name})"
+    devices = cluster.accelerators(cluster.num_numbered_ranks or parallel.pipeline)
+    prices = [device.price_usd_per_hour for device in devices if device.price_usd_per_hour is not None]
+    if len(prices) < len(devices):
+        return None
+    price = sum(prices) / len(prices)
+    names = ", ".join(dict.fromkeys(device.name for device in devices))
+    words = f"preset {names}" if len(set(prices)) == 1 else f"mean of {names}, each rank's devices counted"
+    notes.echo["price_per_gpu_hour"] = f"{price:g} USD ({words})"
     return price

@@ -154,6 +154,7 @@ def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, no
         overlap_slowdown=keys.overlap_slowdown,
         loss_kernel=keys.loss_kernel,
         weight_gradient_placeholders=keys.weight_gradient_placeholders,
+        scatter_gather=keys.scatter_gather,
         step_overhead_s=float(keys.step_overhead),
         error_band=keys.error_band if fitted else BORROWED_ERROR_BAND,
         source=keys.source,

@@ -50,11 +50,28 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
         rank_order=RANK_ORDER if keys.rank_order is None else _rank_order(keys.rank_order, keys, data),
         overlap_gradients=bool(keys.overlap_gradients),
         gradient_bucket_bytes=keys.gradient_bucket,
+        data_shard=_data_shard(keys, data),
+        reshard_after_forward=bool(keys.reshard_after_forward),
     )
     if keys.rank_order is None and cluster is not None:
         notes.default("parallel.rank_order", "-".join(RANK_ORDER))
     _check_expert_groups(parallel)
     return parallel
+
+
+def _data_shard(keys: ParallelKeys, data: int) -> int | None:
+    if keys.data_shard is None or keys.data_shard == data:
+        return None
+    if data % keys.data_shard:
+        raise ScenarioError(
+            f"{keys.data_shard} does not divide the {data} replicas", key="parallel.data_shard"
+        )
+    if keys.expert > 1:
+        raise ScenarioError(
+            "with experts shared out among replicas all of them share out; remove it",
+            key="parallel.data_shard",
+        )
+    return keys.data_shard
 
 
 def _rank_order(text: str, keys: ParallelKeys, data: int) -> tuple[str, ...]:
@@ -208,7 +225,7 @@ def _describe_split(model: Transformer, parallel: Parallel, layers: LayerSplit) 
     """Words for the layers of each stage; for an even split also of a schedule that has one chunk a rank."""
     ranks, num_stages = parallel.pipeline, parallel.pipeline * parallel.virtual_stages
     if layers.kind == "balanced":
-        return "balanced: the slowest stage as fast as possible, embedding and head counted"
+        return "balanced: the slowest rank as fast as possible within its memory, embedding and head counted"
     if layers.per_stage is not None and len(layers.per_stage) == ranks:
         num_stages = ranks
     shapes = {num_stages} if layers.kind == "list" else {ranks, num_stages}

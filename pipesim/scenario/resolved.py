@@ -15,8 +15,9 @@ from typing import Any, Literal, Self, cast
 RANK_ORDER = ("tp", "cp", "ep", "dp", "pp")
 """Megatron-LM's default: tensor-parallel devices are neighbours, pipeline ranks lie farthest apart."""
 
-OptimizerLevel = Literal["plain", "sharded", "zero2", "zero3"]
-"""What data-parallel replicas share out: nothing, optimizer state (ZeRO-1), gradients too, weights too."""
+OptimizerLevel = Literal["plain", "sharded", "zero2", "zero3", "fsdp"]
+"""What data-parallel replicas share out: nothing, optimizer state (ZeRO-1), gradients too, weights too; or as
+torch's stages run FSDP, gathering weights and reducing gradients once a step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,8 @@ class Cluster:
     """Down-links of a leaf switch over its up-links."""
     other_accelerators: dict[int, Accelerator] = field(default_factory=dict)
     """Pipeline rank -> what its devices are, where they are not the usual ones."""
+    num_numbered_ranks: int = 0
+    """Pipeline ranks of the cut that `other_accelerators` numbers, where the scenario's own is left open."""
     degraded_nodes: dict[int, float] = field(default_factory=dict)
     """Node -> what is left of the bandwidth of its cards."""
     rails: bool = False
@@ -158,6 +161,16 @@ class Cluster:
     def num_gpus(self) -> int:
         """Devices in all."""
         return self.num_nodes * self.gpus_per_node
+
+    def accelerators(self, num_ranks: int) -> list[Accelerator]:
+        """Accelerator of each pipeline rank."""
+        return [self.other_accelerators.get(rank, self.accelerator) for rank in range(num_ranks)]
+
+    def device_words(self, num_ranks: int) -> str:
+        """Devices by name with their number, as in ``2 h100-sxm and 2 a100-sxm-80``."""
+        names = [accelerator.name for accelerator in self.accelerators(num_ranks)]
+        each = self.num_gpus // num_ranks
+        return " and ".join(f"{each * names.count(name)} {name}" for name in dict.fromkeys(names))
 
     @property
     def plain(self) -> bool:
@@ -195,6 +208,10 @@ class Parallel:
     """Axes by which devices are numbered, the fastest first."""
     overlap_gradients: bool = False
     """Reduce gradients in buckets during each stage's last backward, not after a rank's last backward."""
+    data_shard: int | None = None
+    """Replicas that share out among themselves; the others hold the same again. None: all of them."""
+    reshard_after_forward: bool = False
+    """With fsdp and a pipeline, drop gathered weights when a rank goes on to another stage or direction."""
     gradient_bucket_bytes: float | None = None
     """None: as Megatron-LM, 40 million parameters, or one million a replica where that is more."""
 
@@ -207,6 +224,11 @@ class Parallel:
     def num_replicas(self) -> int:
         """Devices that hold the same weights of layers without experts: data- times context-parallel."""
         return self.data * self.context
+
+    @property
+    def num_sharing(self) -> int:
+        """Of them, those that share out among themselves."""
+        return (self.data_shard or self.data) * self.context
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +289,8 @@ class Efficiency:
     """Fused: the gradient of the logits overwrites them in 16 bits; otherwise a 32-bit softmax is kept."""
     weight_gradient_placeholders: bool = False
     """One 16-bit buffer for each distinct weight shape of a rank stays allocated beside the gradients."""
+    scatter_gather: bool = False
+    """Tensor-parallel devices send shares of what sequence parallelism leaves whole, and gather it."""
     step_overhead_s: float = 0.0
     """Seconds of a step beside all that is modelled; counted with the optimizer."""
     error_band: float | None = None
@@ -427,7 +451,12 @@ class ResolvedScenario:
 
         write_scenario(self, path)
 
+    scatter_gather: bool = False
+    """Pipeline messages are cut among the tensor-parallel devices although activations are not."""
+    recompute_for_weights: Literal["held", "again"] = "held"
+    """Whether a recomputed layer's W reads what I left, or recomputes again."""
+
     @property
-    def optimizer_sharded(self) -> bool:
-        """Whether replicas share out at least the optimizer state."""
-        return self.optimizer != "plain"
+    def sharding(self) -> OptimizerLevel:
+        """What replicas share out; without a pipeline fsdp gathers and reduces every microbatch, as zero3."""
+        return "zero3" if self.optimizer == "fsdp" and self.parallel.pipeline == 1 else self.optimizer

@@ -229,6 +229,14 @@ class ParallelKeys(Keys):
         default=None,
         description="reduce gradients in buckets beside a stage's last backward; false by default",
     )
+    data_shard: Count | None = Field(
+        default=None, description="replicas that share out among themselves (HSDP); all by default"
+    )
+    reshard_after_forward: bool | None = Field(
+        default=None,
+        description="whether fsdp in a pipeline drops gathered weights when a rank leaves a stage; false by "
+        "default, as in torchtitan",
+    )
     gradient_bucket: PositiveBytes | None = Field(
         default=None,
         description="bytes of a bucket; by default 40 million parameters, or a million a replica if more",
@@ -333,6 +341,7 @@ class EfficiencyKeys(Keys):
     overlap_slowdown: NumberOrZero = Field(0.15, description="extra share of computing beside a collective")
     loss_kernel: Literal["unfused", "fused"] = Field("unfused", description="kind of loss kernel")
     weight_gradient_placeholders: bool = Field(False, description="a spare buffer for each weight shape")
+    scatter_gather: bool = Field(False, description="whether pipeline messages are cut among tensor devices")
     step_overhead: Seconds = Field(0.0, description="time of a step beside all that is modelled")
     error_band: Share | None = Field(None, description="share within which nine of ten predictions lie")
     fitted_on: tuple[str, ...] = Field((), strict=False, description="accelerators it was fitted on")
@@ -367,6 +376,11 @@ class NetworkKeys(Keys):
     all_reduce: Literal["auto", "ring", "tree", "two-level", "in-network"] = Field(
         default="auto", description="algorithm of gradient all-reduces; auto: the fastest"
     )
+    scatter_gather: bool | None = Field(
+        default=None,
+        description="whether each tensor device sends its share of a pipeline message, which the receivers "
+        "gather; the efficiency set's by default (Megatron-LM before Megatron-core, DeepSpeed)",
+    )
 
 
 def _layer_split(value: object) -> LayerSplit:
@@ -388,7 +402,7 @@ def _layer_split(value: object) -> LayerSplit:
 
 def _level(value: object) -> object:
     """Take the frameworks' own names too."""
-    names = {"zero1": "sharded", "fsdp": "zero3"}
+    names = {"zero1": "sharded"}
     level = names.get(value, value) if isinstance(value, str) else value
     allowed = [*get_args(OptimizerLevel), *names]
     if level is not None and level not in allowed:
@@ -452,8 +466,12 @@ class AnyScenarioKeys(Keys):
     recompute: Literal["none", "selective", "full"] | None = Field(
         None, description="activations that the backward computes anew; none by default"
     )
+    recompute_for_weights: Literal["held", "again"] | None = Field(
+        None,
+        description="what W of a recomputed layer reads: held since I, or recomputed again; held by default",
+    )
     optimizer: Annotated[OptimizerLevel | None, BeforeValidator(_level)] = Field(
-        None, description="what replicas share out; zero1 is sharded, fsdp zero3; plain by default"
+        None, description="what replicas share out; zero1 is sharded; plain by default"
     )
     efficiency: EfficiencyKeys | None = Field(
         None, description="a preset's name or a section; the accelerator's by default"

@@ -48,13 +48,13 @@ def named_schedules(shape: Shape, costs: CostTable, memory: MemoryLimit) -> Iter
 def _options(family: Family, memory: MemoryLimit) -> dict[str, object]:
     if "max_in_flight" not in family.options or not np.isfinite(memory.limits).all():
         return {}
-    counted = memory.limits / memory.amounts.max()
+    counted = memory.limits / np.maximum(memory.amounts, memory.until_weights).max()
     return {"max_in_flight": [int(number) for number in counted], "weight_share": 1}
 
 
 def fits(schedule: Schedule, memory: MemoryLimit) -> bool:
     """Whether no rank ever holds more than its limit."""
-    holds = held(schedule, memory.amounts, memory.released_at_input_gradient)
+    holds = held(schedule, memory.amounts, memory.deferred)
     allowed = np.repeat(memory.limits * (1 + ROUNDING), np.diff(schedule.offsets))
     return bool((holds <= allowed).all())
 

@@ -7,15 +7,14 @@ and DeepSpeed read none, so a file suits them only if it is the very order that 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from pipesim.errors import ScheduleError
-from pipesim.ir import find_hang, lower, validate
-from pipesim.ir.actions import Action, ActionTable, Op, Schedule
+from pipesim.ir import check_messages, has_messages, validate
+from pipesim.ir.actions import Op, Schedule
 from pipesim.reading import csv_rows
 from pipesim.schedules.registry import Shape, family, generate
 
@@ -103,7 +102,7 @@ def check_csv(text: str, framework: str, *, name: str = "csv") -> tuple[str, ...
     """
     schedule = Schedule.from_csv(text, name=name)
     reasons = list(check_schedule(schedule, framework))
-    if find_framework(framework) == "torch" and _has_messages(schedule):
+    if find_framework(framework) == "torch" and has_messages(schedule):
         rows = enumerate(row for _, row in csv_rows(text))
         ragged = [rank for rank, row in rows if row and not all(cell.strip() for cell in row)]
         if ragged:
@@ -127,37 +126,13 @@ def check_schedule(schedule: Schedule, framework: str) -> tuple[str, ...]:
     computations = schedule.compute_only()
     try:
         validate(computations)
-        if _has_messages(schedule):
-            _check_messages(schedule, computations)
+        if has_messages(schedule):
+            check_messages(schedule)
     except ScheduleError as error:
         return (str(error),)
     if framework == "torch":
         return tuple(_torch_reasons(schedule, computations))
     return tuple(_own_order_reasons(computations, framework))
-
-
-def _has_messages(schedule: ActionTable) -> bool:
-    return bool(np.any((schedule.op >= Op.SEND_F) & (schedule.op <= Op.RECV_B)))
-
-
-def _check_messages(schedule: Schedule, computations: Schedule) -> None:
-    expected, found = _messages(lower(computations)), _messages(schedule)
-    for rank, action in expected - found:
-        raise ScheduleError(f"rank {rank}: {action} is missing, its message is needed on another rank")
-    for (rank, action), count in found.items():
-        if (rank, action) not in expected:
-            raise ScheduleError(f"rank {rank}: {action} sends or receives what nobody needs")
-        if count > 1:
-            raise ScheduleError(f"rank {rank}: {action} stands there {count} times")
-    hang = find_hang(schedule, "buffered")
-    if hang is not None:
-        raise ScheduleError(hang)
-
-
-def _messages(schedule: ActionTable) -> Counter[tuple[int, Action]]:
-    rows = np.flatnonzero((schedule.op >= Op.SEND_F) & (schedule.op <= Op.RECV_B)).tolist()
-    rank = schedule.rank
-    return Counter((int(rank[row]), schedule.action(row)) for row in rows)
 
 
 def _torch_reasons(schedule: Schedule, computations: Schedule) -> Iterator[str]:

@@ -22,7 +22,7 @@ def group_size(shape: Shape) -> int | None:
 
 def bubble(shape: Shape, forward_s: Any, backward_s: Any) -> Any:
     """(p - 1)(F + B) / v, where m >= N >= p and the last group is whole or has at least p microbatches."""
-    if _megatron_refuses(shape):
+    if not _runs_in_megatron(shape, group_size(shape)):
         return None
     return (shape.num_ranks - 1) * (forward_s + backward_s) / shape.num_chunks
 
@@ -38,10 +38,30 @@ def _stated_size_is_whole(shape: Shape) -> bool:
 
 
 def _megatron_refuses(shape: Shape) -> bool:
-    stated = shape.options.get("microbatch_group_size")
+    """Whether Megatron-LM does, which takes N = p where none is stated."""
+    return not _runs_in_megatron(shape, shape.options.get("microbatch_group_size", shape.num_ranks))
+
+
+def _runs_in_megatron(shape: Shape, group: int | None) -> bool:
     p, m = shape.num_ranks, shape.num_microbatches
-    group = stated if stated is not None else group_size(shape)
-    return group is None or not p <= group <= m or 0 < m % group < p
+    return group is not None and p <= group <= m and not 0 < m % group < p
+
+
+def group_in_words(shape: Shape) -> dict[str, str]:
+    """Say which N the order has, and where it is from."""
+    group, p, m = group_size(shape), shape.num_ranks, shape.num_microbatches
+    if shape.num_chunks == 1:
+        return {}
+    if shape.options.get("microbatch_group_size") is not None:
+        words = f"{group} (stated)"
+    elif m % p == 0:
+        words = f"{group} (default: p)"
+    else:
+        words = (
+            f"{group} (default: m / max(1, m // p), as torch; Megatron-LM's default of p = {p} "
+            f"refuses m = {m})"
+        )
+    return {"parallel.microbatch_group_size": words}
 
 
 def group_that_runs(shape: Shape) -> str:
@@ -50,7 +70,7 @@ def group_that_runs(shape: Shape) -> str:
 
     def runs(num_microbatches: int, group: int) -> bool:
         other = Shape(shape.num_ranks, shape.num_chunks, num_microbatches, {"microbatch_group_size": group})
-        return group == num_microbatches or not _megatron_refuses(other)
+        return group == num_microbatches or _runs_in_megatron(other, group)
 
     near = min((group for group in range(1, m + 1) if runs(m, group)), key=lambda group: abs(group - stated))
     words = (
@@ -82,7 +102,9 @@ def _torch_refuses(shape: Shape) -> bool:
         Refusal(
             "Megatron", "needs p >= 2 (3 without --overlap-p2p-communication)", lambda s: s.num_ranks < 2
         ),
-        Refusal("Megatron", "needs p <= N <= m and m mod N = 0 or >= p", _megatron_refuses),
+        Refusal(
+            "Megatron", "needs p <= N <= m and m mod N = 0 or >= p (N = p unless stated)", _megatron_refuses
+        ),
         Refusal("torch", "needs m divisible by max(1, m // p), and takes no other N", _torch_refuses),
     ),
     options=("microbatch_group_size",),
@@ -90,6 +112,7 @@ def _torch_refuses(shape: Shape) -> bool:
     bubble=bubble,
     peak_in_flight=peak_in_flight,
     cure_of_deadlock=group_that_runs,
+    choices=group_in_words,
 )
 def interleaved(shape: Shape) -> Orders:
     """1F1B over v chunks a rank: a v-th of the bubble for v times the messages."""

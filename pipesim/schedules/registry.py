@@ -9,13 +9,13 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from pipesim.costs.table import CostTable
 from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.ir import validate
 from pipesim.ir.actions import Action, Schedule
-from pipesim.ir.shape import MAX_FORWARDS, MAX_STAGES
+from pipesim.ir.shape import MAX_FORWARDS, MAX_STAGES, Placement
 from pipesim.ir.shape import Shape as Shape
 
 Orders = Iterable[Iterable[Action]]
@@ -23,9 +23,6 @@ Orders = Iterable[Iterable[Action]]
 
 Order: TypeAlias = Callable[..., Orders]
 """``order(shape)``, or ``order(shape, costs)`` for a schedule that is built from the stages' times."""
-
-Placement: TypeAlias = Literal["linear", "loop", "v", "wave", "bidirectional"]
-"""Rank of stage s: s; s mod p; there and back; there and back again; s and p - 1 - s of two replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +85,8 @@ class Family:
     cure_of_deadlock : Callable, optional
         ``cure_of_deadlock(shape)``: words on the nearest shapes that run, for one that keeps all rules and
         still deadlocks.
+    choices : Callable, optional
+        ``choices(shape)``: what the schedule chose where the shape leaves it open, by key of the scenario.
     placement : Placement, optional
         Which rank holds which stage; None where an option or the search decides.
     num_slices : Callable, optional
@@ -117,6 +116,7 @@ class Family:
     staleness: Callable[[Shape, int], int] | None = None
     steady_period_s: Callable[[Shape, CostTable], Any] | None = None
     cure_of_deadlock: Callable[[Shape], str] | None = None
+    choices: Callable[[Shape], Mapping[str, str]] | None = None
     placement: Placement | None = "linear"
     num_slices: Callable[[Shape], int] | None = None
     num_model_replicas: int = 1

@@ -66,10 +66,13 @@ def zb_2p(shape: Shape, costs: CostTable) -> Orders:
 
 
 def _counted(shape: Shape, costs: CostTable, limit: int | list[int]) -> MemoryLimit:
-    released = float(costs.released_at_input_gradient)
-    weight_share = float(shape.options.get("weight_share", 1 - released if released else PAPER_WEIGHT_SHARE))
-    limits = np.broadcast_to(np.array(limit, np.float64), shape.num_ranks)
-    return MemoryLimit(np.ones(shape.num_ranks), limits.copy(), 1 - weight_share)
+    limits = np.broadcast_to(np.array(limit, np.float64), shape.num_ranks).copy()
+    ones = np.ones(shape.num_ranks)
+    if "weight_share" in shape.options or costs.deferred_bytes is None or not costs.activation_bytes.all():
+        return MemoryLimit(ones, limits, ones * float(shape.options.get("weight_share", PAPER_WEIGHT_SHARE)))
+    # What W holds of a recomputed microbatch is more than M_B, and then is the unit.
+    share = np.array(costs.deferred_bytes / costs.activation_bytes, np.float64)
+    return MemoryLimit(ones, limits, np.minimum(share, 1.0))
 
 
 def _best_order(shape: Shape, costs: CostTable, memory: MemoryLimit) -> Orders:

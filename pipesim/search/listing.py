@@ -108,10 +108,13 @@ def _earliest(
     # Room that must stay free for the microbatch which comes next to the rank's last stage: with it that
     # microbatch can go all the way and come back, and so can, after it, every other one.
     oldest = count[stages[num_chunks - 1]]
-    reserve, ahead = 0.0, 0.0
+    # An I that leaves more than it found needs room for that on top, beside what no W can free.
+    reserve, ahead, more, alive = 0.0, 0.0, 0.0, 0.0
     for chunk in range(num_chunks):
         stage = stages[chunk]
         reserve += pipeline.change[stage]
+        more = max(more, pipeline.change[num_stages + stage])
+        alive += (count[stage] - count[num_stages + stage]) * pipeline.change[stage]
         if count[stage] > oldest + 1:
             ahead += (count[stage] - oldest - 1) * pipeline.change[stage]
     for chunk in range(num_chunks):
@@ -124,7 +127,8 @@ def _earliest(
             and (stage == 0 or count[stage - 1] > k)
             and k - count[2 * num_stages + stage] < caps[stage]
             and held[rank] + amount <= pipeline.limit[rank]
-            and (k <= oldest or ahead + amount + reserve <= pipeline.limit[rank])
+            and alive + amount + more <= pipeline.limit[rank]
+            and (k <= oldest or ahead + amount + reserve + more <= pipeline.limit[rank])
         ):
             begin = free[rank]
             if stage > 0:
@@ -133,7 +137,11 @@ def _earliest(
             earliest = min(earliest, begin)
         symbol = num_stages + stage
         k = count[symbol]
-        if k < count[stage] and (stage == num_stages - 1 or count[symbol + 1] > k):
+        if (
+            k < count[stage]
+            and (stage == num_stages - 1 or count[symbol + 1] > k)
+            and held[rank] + pipeline.change[symbol] <= pipeline.limit[rank]
+        ):
             producer = symbol + 1 if stage < num_stages - 1 else stage
             begin = max(free[rank], end[producer * m + k] + pipeline.delay[symbol])
             candidate[3 * chunk + 1], candidate_start[3 * chunk + 1] = symbol, begin

@@ -94,9 +94,12 @@ class Search:
         self.good_enough = lower_bound_s(problem) / self.scale * (1 + 1e-12)
 
     def run(self, seeds: Iterable[Word] = ()) -> Found:
-        """Search from `seeds`, which fit the memory limits, and from scratch; return the best."""
+        """Search from those of `seeds` that fit the memory limits, and from scratch; return the best."""
+        from pipesim.search.words import fits
+
         for seed in seeds:
-            self.pool.add(self._time(seed), seed)
+            if fits(self.pipeline, seed):
+                self.pool.add(self._time(seed), seed)
         self._list_from_scratch(max(self._num_lists(LIST_SHARE), len(priorities.RULES)))
         self._list_from_good_ones(self._num_lists(REPEAT_SHARE))
         self._move(self.pool.entries, HOT_SHARE, TEMPERATURES)

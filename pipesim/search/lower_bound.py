@@ -31,8 +31,8 @@ def lower_bound_s(problem: Problem) -> float:
     m, memory = problem.num_microbatches, problem.memory
     forward, backward, weight = durations = _shorter_way(problem)
     way = _Way.of(problem, durations)
-    share = memory.released_at_input_gradient
     stay = _time_in_memory(problem, way, durations)
+    least_held = np.minimum(memory.amounts, memory.until_weights)
     bounds = [float(np.max(way.backward_start + backward + way.tail))]
     for rank, stages in enumerate(problem.stages):
         limit, amounts = float(memory.limits[rank]), memory.amounts[stages]
@@ -41,7 +41,7 @@ def lower_bound_s(problem: Problem) -> float:
         forward_work, backward_work = m * forward[stages].sum(), m * backward[stages].sum()
         busy = forward_work + backward_work + m * weight[stages].sum()
         early_forwards = _most_work(forward[stages], amounts, limit, m)
-        forced_weights = _least_weights(weight[stages], amounts, limit, m, share)
+        forced_weights = _least_weights(weight[stages], least_held[stages], limit, m)
         bounds += [
             head + busy,
             head + forward_work + backward_work + forced_weights + tail,
@@ -49,7 +49,7 @@ def lower_bound_s(problem: Problem) -> float:
             first_backward + forward_work + backward_work - early_forwards + forced_weights + tail,
         ]
         if limit > 0:
-            bounds.append(head + m * float(amounts @ stay[stages]) / limit)
+            bounds.append(head + m * float(stay[stages].sum()) / limit)
     return float(max(bounds)) - problem.trailing_s
 
 
@@ -87,10 +87,14 @@ def _shorter_way(problem: Problem) -> Floats:
 
 
 def _time_in_memory(problem: Problem, way: _Way, durations_s: Floats) -> Floats:
-    """Least seconds from the start of F to the release, weighted by what is released at I and at W."""
-    share = problem.memory.released_at_input_gradient
+    """Least memory times seconds of a microbatch on each stage, from the start of F to the end of W.
+
+    A full B holds what F left to its end; then nothing is deferred.
+    """
+    memory = problem.memory
     until_backward = way.backward_start + durations_s[1] - way.forward_start
-    result: Floats = until_backward + (1 - share) * durations_s[2]
+    left = np.minimum(memory.amounts, memory.until_weights)
+    result: Floats = memory.amounts * until_backward + left * durations_s[2]
     return result
 
 
@@ -104,10 +108,10 @@ def _most_work(work_s: Floats, amounts: Floats, limit: float, m: int) -> float:
     return total
 
 
-def _least_weights(work_s: Floats, amounts: Floats, limit: float, m: int, share: float) -> float:
+def _least_weights(work_s: Floats, least_held: Floats, limit: float, m: int) -> float:
     """Least W that must have run before the rank's last F, for that F to fit; parts of a W allowed."""
-    kept = m * float(amounts.sum()) * (1 - share) - limit
-    if kept <= 0 or share == 1:
+    kept = m * float(least_held.sum()) - limit
+    holding = least_held > 0
+    if kept <= 0 or not holding.any():
         return 0.0
-    holding = amounts > 0
-    return kept / (1 - share) * float((work_s[holding] / amounts[holding]).min())
+    return kept * float((work_s[holding] / least_held[holding]).min())

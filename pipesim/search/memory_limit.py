@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pipesim.costs.copies import with_one_embedding
 from pipesim.costs.table import CostTable
 from pipesim.ir.shape import Shape
 from pipesim.search.problem import MemoryLimit
@@ -19,17 +20,21 @@ def memory_limit(shape: Shape, costs: CostTable, rank_of: Sequence[int]) -> Memo
     if stated is not None:
         per_rank = [stated] * p if isinstance(stated, int) else list(stated)
         return MemoryLimit(np.ones(shape.num_stages), np.array(per_rank, np.float64))
+    if rank_of[0] == rank_of[-1]:
+        costs = with_one_embedding(costs)
     amounts = np.array(costs.activation_bytes, np.float64)
-    share = float(costs.released_at_input_gradient)
+    deferred = None if costs.deferred_bytes is None else np.array(costs.deferred_bytes, np.float64)
     if costs.memory_limit_bytes is None or not amounts.any():
         return MemoryLimit(np.ones(shape.num_stages), np.full(p, np.inf))
     static = np.array(costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes, np.float64)
     working = np.array(costs.working_bytes, np.float64)
     left = [
-        costs.memory_limit_bytes - static[ranks == rank].sum() - working[ranks == rank].max()
+        (costs.of_ranks.get(rank, costs).memory_limit_bytes or np.inf)
+        - static[ranks == rank].sum()
+        - working[ranks == rank].max()
         for rank in range(p)
     ]
-    return MemoryLimit(amounts, np.array(left), share)
+    return MemoryLimit(amounts, np.array(left), deferred)
 
 
 def is_limit(value: Any, num_ranks: int) -> bool:

@@ -40,16 +40,21 @@ class MemoryLimit:
     Parameters
     ----------
     amounts : array, shape (S,)
-        Bytes, or ones where microbatches are counted.
+        Held from F to I: bytes, or ones where microbatches are counted.
     limits : array, shape (p,)
         In the same unit; infinite where nothing limits.
-    released_at_input_gradient : float
-        Share that I gives back; W gives back the rest.
+    deferred : array, shape (S,), optional
+        Held from I to W; None: as from F to I.
     """
 
     amounts: Floats
     limits: Floats
-    released_at_input_gradient: float = 0.0
+    deferred: Floats | None = None
+
+    @property
+    def until_weights(self) -> Floats:
+        """Held from I to W, shape (S,)."""
+        return self.amounts if self.deferred is None else self.deferred
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +127,9 @@ class Problem:
 
     def _check_room(self) -> None:
         for rank, limit in enumerate(self.memory.limits):
-            least = float(self.memory.amounts[self.rank_of == rank].sum())
+            here = self.rank_of == rank
+            amounts, more = self.memory.amounts[here], (self.memory.until_weights - self.memory.amounts)[here]
+            least = float(amounts.sum() + max(0.0, more.max()))
             if least > limit * (1 + ROUNDING):
                 raise InfeasibleError(
                     f"rank {rank} has room for {_amount(limit)} of activations, one microbatch on all its "
@@ -159,7 +166,7 @@ class Problem:
 
         mean = float(self.durations_s.mean())
         scale = 2.0 ** np.floor(np.log2(mean)) if mean > 0 else 1.0
-        amounts, share = self.memory.amounts, self.memory.released_at_input_gradient
+        amounts, deferred = self.memory.amounts, self.memory.until_weights
         work = self.durations_s.sum(axis=0)[self.stages].sum(axis=1) * self.num_microbatches
         arrays = Pipeline(
             num_microbatches=self.num_microbatches,
@@ -167,7 +174,7 @@ class Problem:
             rank_of=self.rank_of,
             duration=np.ravel(self.durations_s) / scale,
             delay=np.ravel(self.delays_s) / scale,
-            change=np.concatenate([amounts, -share * amounts, -(1 - share) * amounts]),
+            change=np.concatenate([amounts, deferred - amounts, -deferred]),
             limit=self.memory.limits * (1 + ROUNDING),
             work=work / scale,
         )
@@ -176,7 +183,8 @@ class Problem:
     def word(self, schedule: Schedule) -> Word:
         """Split every full B of a schedule into I and W, side by side, and number microbatches by turn.
 
-        Neither makes any action later, for microbatches are alike, nor any rank hold more.
+        Neither makes any action later, for microbatches are alike, nor any rank hold more, unless W reads
+        more than F left.
         """
         op, num_stages = schedule.op, self.num_stages
         full = op == Op.B

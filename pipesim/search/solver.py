@@ -49,8 +49,8 @@ def solve(problem: Problem, *, budget: float, hint: Word) -> Optimum:
     """
     from ortools.sat.python import cp_model
 
-    if problem.memory.released_at_input_gradient:
-        raise ValueError("the solver takes activations that W releases, found a share released at I")
+    if (problem.memory.until_weights != problem.memory.amounts).any():
+        raise ValueError("the solver takes activations that stay the same until W, found others after I")
     scale = _common_denominator(problem)
     durations = np.rint(problem.durations_s * scale).astype(int)
     delays = np.rint(problem.delays_s * scale).astype(int)

@@ -69,7 +69,9 @@ def zero_bubble_word(
         number = int(min(fitting, m)) + (1 if extra_forward and rank < p - 1 else 0)
         if rank < p - 1:
             number = max(number, warmup[rank + 1] + 1)
-        room = int(pipeline.limit[rank] / change[rank]) if change[rank] > 0 else m
+        # An I that leaves more than it found must always find room for that.
+        left = pipeline.limit[rank] - max(0.0, change[p + rank])
+        room = int(left / change[rank]) if change[rank] > 0 else m
         # Room for the ranks before it to stay one F ahead.
         warmup[rank] = max(1, min(number, room - rank, m))
     for rank in range(p):
@@ -93,6 +95,7 @@ def zero_bubble_word(
                 arrival = max(arrival, now[rank])
             if ready:
                 _fill(rank, arrival, pipeline, word, progress, eager_weights)
+                _make_room(rank, change[p + rank], pipeline, word, progress)
                 _run(p + rank, pipeline, word, progress)
             if not forward_done:
                 forward_done = _forward(rank, pipeline, word, progress, eager_weights)
@@ -147,18 +150,32 @@ def _fill(rank: int, until: float, pipeline: Pipeline, word: Ints, progress: _Pr
 
 
 @compiled
+def _make_room(rank: int, amount: float, pipeline: Pipeline, word: Ints, progress: _Progress) -> bool:
+    """Run W until `amount` more fits; whether it then does."""
+    count, held = progress.num_run, progress.held
+    p = len(pipeline.limit)
+    weight = 2 * p + rank
+    while held[rank] + amount > pipeline.limit[rank]:
+        if count[weight] == count[p + rank]:
+            return False
+        _run(weight, pipeline, word, progress)
+    return True
+
+
+@compiled
 def _forward(rank: int, pipeline: Pipeline, word: Ints, progress: _Progress, eager: bool) -> bool:
     """Run the next F, and before it the W that make room or fill the gap; whether there was one."""
-    count, held = progress.num_run, progress.held
+    count = progress.num_run
     p, m = len(pipeline.limit), pipeline.num_microbatches
     k = count[rank]
     if k == m or (rank > 0 and count[rank - 1] <= k):
         return False
-    weight = 2 * p + rank
-    while held[rank] + pipeline.change[rank] > pipeline.limit[rank]:
-        if count[weight] == count[p + rank]:
-            return False
-        _run(weight, pipeline, word, progress)
+    amount, more = pipeline.change[rank], max(0.0, pipeline.change[p + rank])
+    # What no W can free.
+    if (k + 1 - count[p + rank]) * amount + more > pipeline.limit[rank]:
+        return False
+    if not _make_room(rank, amount, pipeline, word, progress):
+        return False
     if rank > 0:
         arrival = progress.end[rank - 1, k] + pipeline.delay[rank]
         _fill(rank, arrival, pipeline, word, progress, eager)

@@ -18,7 +18,8 @@ from pipesim.costs.network.collectives import BASE_LATENCY_S, Group
 from pipesim.costs.network.exchange import Exchange
 from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.network.wiring import Wiring
-from pipesim.scenario.resolved import Cluster, Link, Parallel
+from pipesim.errors import ScenarioError
+from pipesim.scenario.resolved import Accelerator, Cluster, Link, Parallel
 
 _TENSOR_COLLECTIVE_LATENCY_S = 30e-6
 """All latency of one tensor-parallel collective, launch included; fixed in the model that the presets fit."""
@@ -50,7 +51,12 @@ def axis_sizes(parallel: Parallel, *, of_experts: bool = False) -> list[tuple[st
             "dp": parallel.data,
             "pp": parallel.pipeline,
         }
-    return [(axis, sizes[axis]) for axis in parallel.rank_order if axis in sizes]
+    ordered = [(axis, sizes[axis]) for axis in parallel.rank_order if axis in sizes]
+    if parallel.data_shard is None or of_experts:
+        return ordered
+    # Replicas that share out are neighbours, groups of them follow each other.
+    groups = [("dp", parallel.data_shard), ("dr", parallel.data // parallel.data_shard)]
+    return [pair for axis, size in ordered for pair in (groups if axis == "dp" else [(axis, size)])]
 
 
 def fewest_together(
@@ -115,6 +121,39 @@ def expert_exchange(cluster: Cluster, parallel: Parallel) -> Exchange | None:
     )
 
 
+def same_devices(cluster: Cluster, before: Parallel, after: Parallel) -> Cluster:
+    """Say which ranks of another cut have the accelerators that ranks have now; devices stay where they are.
+
+    Raises
+    ------
+    ScenarioError
+        If a rank of the other cut would have devices of two kinds.
+    """
+    if not cluster.other_accelerators:
+        return cluster
+    of_device: dict[int, Accelerator] = {}
+    num_ranks = cluster.num_numbered_ranks or before.pipeline
+    each = cluster.num_gpus // num_ranks
+    for rank, accelerator in enumerate(cluster.accelerators(num_ranks)):
+        # Of a cut that is left open, a rank's devices are taken to lie side by side.
+        block = range(rank * each, (rank + 1) * each)
+        of_rank = block if cluster.num_numbered_ranks else fabric(cluster, before).devices(rank)
+        of_device |= dict.fromkeys(of_rank, accelerator)
+    others = {}
+    for rank in range(after.pipeline):
+        devices = [of_device[device] for device in fabric(cluster, after).devices(rank)]
+        kinds = {device.name: device for device in devices}
+        if len(kinds) > 1:
+            raise ScenarioError(
+                f"rank {rank} of {after.pipeline} would have {' and '.join(kinds)}; one kind is needed",
+                key="cluster.other_accelerators",
+            )
+        (accelerator,) = kinds.values()
+        if accelerator.name != cluster.accelerator.name:
+            others[rank] = accelerator
+    return replace(cluster, other_accelerators=others, num_numbered_ranks=0)
+
+
 def fabric(cluster: Cluster, parallel: Parallel) -> Fabric:
     """Wires of the cluster, and the devices of each pipeline rank on them."""
     return Fabric(
@@ -136,14 +175,23 @@ def fabric(cluster: Cluster, parallel: Parallel) -> Fabric:
     )
 
 
+def across_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None = None) -> Ring | None:
+    """Ring of groups of replicas of which each shares out all there is; None where there is one group."""
+    if parallel.data_shard is None:
+        return None
+    together = fewest_together(cluster, parallel, ("dr",))
+    num_groups = parallel.data // parallel.data_shard
+    return _replica_ring(cluster, parallel, num_groups, together, algorithm, across=True)
+
+
 def data_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None = None) -> Ring | None:
-    """Ring of the data- and context-parallel replicas of one shard of a stage; None without replicas.
+    """Ring of the data- and context-parallel replicas that share out a stage; None without replicas.
 
     Groups side by side use all cards of a node together, so one that has k members in a node is as fast as k
     ports where each device has a card.
     """
     together = fewest_together(cluster, parallel, ("cp", "dp"))
-    return _replica_ring(cluster, parallel, parallel.num_replicas, together, algorithm, of_experts=False)
+    return _replica_ring(cluster, parallel, parallel.num_sharing, together, algorithm)
 
 
 def expert_data_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None = None) -> Ring | None:
@@ -160,14 +208,17 @@ def _replica_ring(
     together: int,
     algorithm: Algorithm | None,
     *,
-    of_experts: bool,
+    of_experts: bool = False,
+    across: bool = False,
 ) -> Ring | None:
     if num_members == 1:
         return None
     intra, inter = cluster.intra_node, cluster.inter_node
     intra_bytes_per_s, inter_bytes_per_s = intra.bytes_per_s, inter.bytes_per_s * together
     if not cluster.plain:
-        intra_bytes_per_s, inter_bytes_per_s = _shared_rates(cluster, parallel, of_experts=of_experts)
+        intra_bytes_per_s, inter_bytes_per_s = _shared_rates(
+            cluster, parallel, of_experts=of_experts, across=across
+        )
     group = Group(
         num_members=num_members,
         num_nodes=math.ceil(num_members / together),
@@ -182,10 +233,14 @@ def _replica_ring(
     return group.ring(algorithm)
 
 
-def _shared_rates(cluster: Cluster, parallel: Parallel, *, of_experts: bool) -> tuple[float, float]:
+def _shared_rates(
+    cluster: Cluster, parallel: Parallel, *, of_experts: bool, across: bool
+) -> tuple[float, float]:
     """Find what the slowest rank's rings reach inside nodes and between them, when they run alone."""
     wires = fabric(cluster, parallel).with_fewest_replicas()
-    demands = [wires.reduction(rank, of_experts=of_experts) for rank in range(parallel.pipeline)]
+    demands = [
+        wires.reduction(rank, of_experts=of_experts, across=across) for rank in range(parallel.pipeline)
+    ]
 
     loads = {load for demand in demands for load in demand.loads.items()}
 

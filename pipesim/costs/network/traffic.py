@@ -18,7 +18,8 @@ from pipesim.costs.network.fabric import Demand, Flow, reduce_wires
 from pipesim.costs.network.wiring import Wiring
 
 Axes = tuple[tuple[str, int], ...]
-"""Axes by which devices are numbered and their sizes, the fastest first: tp, cp, dp, pp (tp, ep, dp, pp)."""
+"""Axes by which devices are numbered and their sizes, the fastest first: tp, cp, dp, pp (tp, ep, dp, pp), and
+dr for groups of replicas that share out among themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,13 @@ class Fabric:
     @property
     def num_replicas(self) -> int:
         """Data-parallel replicas d."""
-        return dict(self.axes)["dp"]
+        sizes = dict(self.axes)
+        return sizes["dp"] * sizes.get("dr", 1)
+
+    def devices(self, rank: int) -> list[int]:
+        """Devices of a pipeline rank, of all replicas."""
+        found: list[int] = self._devices(self.axes, pp=rank).ravel().tolist()
+        return found
 
     def with_fewest_replicas(self) -> Fabric:
         """Leave out replicas that show nothing new: what crosses each wire that is left stays the same.
@@ -68,15 +75,24 @@ class Fabric:
     def message(self, src: int, dst: int, replica: int) -> Demand:
         """Messages between two ranks of one replica, each device to its partner."""
         pairs = zip(
-            self._devices(self.axes, pp=src, dp=replica).ravel().tolist(),
-            self._devices(self.axes, pp=dst, dp=replica).ravel().tolist(),
+            self._of_replica(src, replica).ravel().tolist(),
+            self._of_replica(dst, replica).ravel().tolist(),
             strict=True,
         )
         return self.wiring.transfer(pairs)
 
-    def reduction(self, *ranks: int, of_experts: bool = False) -> Demand:
-        """Rings of all replicas of all shards of a rank, or of the ranks that hold a stage together."""
+    def _of_replica(self, rank: int, replica: int) -> npt.NDArray[np.intp]:
+        """Devices of a rank of one replica."""
+        group, member = divmod(replica, dict(self.axes)["dp"])
+        return self._devices(self.axes, pp=rank, dp=member, dr=group)
+
+    def reduction(self, *ranks: int, of_experts: bool = False, across: bool = False) -> Demand:
+        """Rings of the replicas of all shards of a rank, or of the ranks that hold a stage together.
+
+        Of those that share out among themselves, or, `across`, of the groups of them.
+        """
         axes, members = (self.expert_axes, ("dp",)) if of_experts else (self.axes, ("cp", "dp"))
+        members = ("dr",) if across else members
         num_members = np.prod([size for axis, size in axes if axis in members], dtype=int)
         of_rank = [self._devices(axes, last=members, pp=rank).reshape(-1, num_members) for rank in ranks]
         return self.wiring.rings(np.concatenate(of_rank, axis=1).tolist())
@@ -155,7 +171,9 @@ class Fabric:
         if reduction.between_ranks:
             on_rings = self.between_ranks(*reduction.ranks)
         else:
-            on_rings = self.reduction(*reduction.ranks, of_experts=reduction.of_experts)
+            on_rings = self.reduction(
+                *reduction.ranks, of_experts=reduction.of_experts, across=reduction.across
+            )
         loads, weight = on_rings.loads, on_rings.weight
         by_rings = self.wiring.alone_bytes_per_s(on_rings)
         if by_rings is None or reduction.bytes_per_s <= by_rings:
@@ -201,13 +219,15 @@ def _numbered(axes: Axes) -> npt.NDArray[np.intp]:
 class Reduction:
     """A collective over all replicas of some ranks; `bytes_per_s` is its rate alone.
 
-    Between ranks the replicas do it side by side, each for itself.
+    Between ranks the replicas do it side by side, each for itself; `across` is between groups of replicas
+    that share out among themselves.
     """
 
     ranks: Sequence[int]
     bytes_per_s: Number
     of_experts: bool = False
     between_ranks: bool = False
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)

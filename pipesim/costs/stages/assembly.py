@@ -9,11 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs.network.alpha_beta import Ring
-from pipesim.costs.network.topology import data_ring, expert_data_ring, fabric, pipeline_links
+from pipesim.costs.network.topology import (
+    across_ring,
+    data_ring,
+    expert_data_ring,
+    fabric,
+    pipeline_links,
+)
 from pipesim.costs.stages.provenance import common_provenance
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.stages.sharding import Block, Sharding, StageParameters
-from pipesim.costs.table import CostTable, GradientCollective
+from pipesim.costs.stages.state import StateBytes
+from pipesim.costs.table import CostTable, EmbeddingCopy, GradientCollective
 from pipesim.errors import ScenarioError
 from pipesim.ir.actions import Op
 from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, OptimizerLevel, ResolvedScenario
@@ -28,6 +35,7 @@ _COLLECTIVE_AT_END: dict[OptimizerLevel, GradientCollective] = {
     "sharded": "reduce_scatter",
     "zero2": "all_gather",
     "zero3": "none",
+    "fsdp": "none",
 }
 
 
@@ -49,8 +57,8 @@ class Stages:
         Held by one device.
     activation_bytes, working_bytes : FloatArray
         Held from F to the release, and needed on top while an operation runs.
-    released_at_input_gradient : float
-        Share of the activations given back at I.
+    deferred_bytes : FloatArray, optional
+        Held from I to W; None: as from F to I.
     blocks : Callable
         From a stage to what it gathers and reduces one by one; asked only where replicas share out gradients.
     tokens_per_sample : int, optional
@@ -61,6 +69,10 @@ class Stages:
         What is particular to the model.
     tied_embedding_bytes, tied_embedding_ring
         See `CostTable`.
+    second_embedding_parameters : float
+        Of the last stage's, those that are its copy of a tied embedding.
+    weight_recompute_s : FloatArray
+        What W runs on top where it computes layers again.
     """
 
     forward_parts_s: Mapping[str, FloatArray]
@@ -71,13 +83,15 @@ class Stages:
     parameters: Sequence[StageParameters]
     activation_bytes: FloatArray
     working_bytes: FloatArray
-    released_at_input_gradient: float
+    deferred_bytes: FloatArray | None
     blocks: Callable[[int], Sequence[Block]]
     tokens_per_sample: int | None
     model_flops_per_step: float
     provenance: Mapping[str, str]
     tied_embedding_bytes: float = 0.0
     tied_embedding_ring: Ring | None = None
+    second_embedding_parameters: float = 0.0
+    weight_recompute_s: FloatArray | float = 0.0
 
 
 def cost_table(
@@ -94,22 +108,25 @@ def cost_table(
     parallel, precision = scenario.parallel, scenario.precision
     num_stages = parallel.pipeline * num_chunks
     sharding = Sharding(
-        scenario.optimizer,
+        scenario.sharding,
         precision,
         data_ring(cluster, parallel, scenario.all_reduce),
         expert_data_ring(cluster, parallel, scenario.all_reduce),
         efficiency.overlap_slowdown,
+        across_ring(cluster, parallel, scenario.all_reduce),
+        parallel.reshard_after_forward,
     )
     forward_parts, backward_parts = dict(stages.forward_parts_s), dict(stages.backward_parts_s)
     weight_gradient = stages.weight_gradient_s
     input_gradient = np.sum(list(backward_parts.values()), axis=0) - weight_gradient
     working = stages.working_bytes
     exchange = None
-    if scenario.optimizer in ("zero2", "zero3"):
+    weight_gradient = weight_gradient + stages.weight_recompute_s
+    if scenario.sharding in ("zero2", "zero3", "fsdp"):
         blocks = [stages.blocks(stage) for stage in range(num_stages)]
         working = working + [sharding.working_bytes(of_stage) for of_stage in blocks]
         exchange = sharding.exchange(blocks)
-    if exchange is not None:
+    if exchange is not None and exchange.in_every_operation:
         forward_parts["shard_exchange"] = exchange.exposed_s[Op.F]
         backward_parts["shard_exchange"] = exchange.exposed_s[Op.B]
         input_gradient = input_gradient + exchange.exposed_s[Op.I]
@@ -119,16 +136,12 @@ def cost_table(
     experts = np.array([stage.experts for stage in stages.parameters])
     parameters: FloatArray = dense + experts
 
-    def shared_out(levels: tuple[OptimizerLevel, ...]) -> FloatArray:
-        if scenario.optimizer not in levels:
-            return parameters
-        share: FloatArray = (dense + experts * parallel.expert) / parallel.num_replicas
-        return share
-
+    state = StateBytes(scenario.sharding, parallel, precision)
     num_samples = float(scenario.batch.num_microbatches * scenario.batch.micro * parallel.data)
     tokens = stages.tokens_per_sample
-    updated = shared_out(("sharded", "zero2", "zero3"))
-    memory_rate = memory_bytes_per_s(cluster.accelerator, efficiency)
+    second = stages.second_embedding_parameters
+    seconds_each = _OPTIMIZER_TRAFFIC_BYTES / memory_bytes_per_s(cluster.accelerator, efficiency)
+    overhead_s = efficiency.step_overhead_s / num_chunks
     return CostTable(
         forward_s=np.sum(list(forward_parts.values()), axis=0),
         backward_s=np.sum(list(backward_parts.values()), axis=0),
@@ -136,21 +149,30 @@ def cost_table(
         weight_gradient_s=weight_gradient,
         boundary_bytes=stages.boundary_bytes,
         point_to_point=pipeline_links(cluster, parallel),
-        gradient_bytes=shared_out(("zero2", "zero3")) * precision.gradient_bytes,
+        gradient_bytes=state.gradients(dense, experts),
         gradient_ring=sharding.ring,
         gradient_buckets=_gradient_buckets(scenario, parameters),
-        gradient_collective=_COLLECTIVE_AT_END[scenario.optimizer if parallel.num_replicas > 1 else "plain"],
+        gradient_collective=_COLLECTIVE_AT_END[scenario.sharding if parallel.num_replicas > 1 else "plain"],
+        across_ring=sharding.across,
         expert_share=experts / parameters if parallel.expert > 1 else None,
         expert_ring=sharding.expert_ring if parallel.expert > 1 else None,
         fixed_sync_s=np.zeros(num_stages),
         tied_embedding_bytes=stages.tied_embedding_bytes,
         tied_embedding_ring=stages.tied_embedding_ring,
-        optimizer_s=updated * (_OPTIMIZER_TRAFFIC_BYTES / memory_rate)
-        + efficiency.step_overhead_s / num_chunks,
-        weight_bytes=shared_out(("zero3",)) * precision.weight_bytes,
-        optimizer_bytes=updated * precision.optimizer_bytes,
+        optimizer_s=state.updated(dense, experts) * seconds_each + overhead_s,
+        optimizer_fixed_s=overhead_s,
+        second_embedding=None
+        if not second
+        else EmbeddingCopy(
+            weight_bytes=state.weights(second, 0.0),
+            gradient_bytes=state.gradients(second, 0.0),
+            optimizer_bytes=state.optimizer(second, 0.0),
+            optimizer_s=state.updated(second, 0.0) * seconds_each,
+        ),
+        weight_bytes=state.weights(dense, experts),
+        optimizer_bytes=state.optimizer(dense, experts),
         activation_bytes=stages.activation_bytes,
-        released_at_input_gradient=stages.released_at_input_gradient,
+        deferred_bytes=stages.deferred_bytes,
         working_bytes=working,
         memory_limit_bytes=cluster.accelerator.memory_bytes,
         overlap_slowdown=efficiency.overlap_slowdown,

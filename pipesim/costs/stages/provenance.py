@@ -44,8 +44,15 @@ def _ring_words(scenario: ResolvedScenario, ring: Ring) -> str:
         "sharded": "ring reduce-scatter and all-gather",
         "zero2": "ring reduce-scatter in every backward, all-gather at the end,",
         "zero3": "ring all-gather in every forward and backward, reduce-scatter in every backward,",
-    }[scenario.optimizer]
-    return f"{collective} over {ring.num_members} replicas at {float(ring.bytes_per_s) / 1e9:g} GB/s"
+        "fsdp": "ring all-gather before a stage's first forward"
+        + (" and whenever a rank comes back to it" if scenario.parallel.reshard_after_forward else "")
+        + ", reduce-scatter in its last backward,",
+    }[scenario.sharding]
+    words = f"{collective} over {ring.num_members} replicas at {float(ring.bytes_per_s) / 1e9:g} GB/s"
+    if scenario.parallel.data_shard is not None:
+        num_groups = scenario.parallel.data // scenario.parallel.data_shard
+        words += f", then all-reduce of shards over {num_groups} groups"
+    return words
 
 
 def _pipeline_words(cluster: Cluster, parallel: Parallel) -> str:

@@ -4,7 +4,9 @@ With ZeRO-2 the gradients of a block (a layer, the embedding, the head) are redu
 backward has made them, beside the backward of the block before it. With ZeRO-3, also known as fully sharded
 data parallelism, the weights of a block are gathered too, for the forward and again for the backward, beside
 the block that runs before: two gathers and one reduction a microbatch (Rajbhandari et al. 2020, arXiv
-1910.02054, section 7; Zhao et al. 2023, arXiv 2304.11277).
+1910.02054, section 7; Zhao et al. 2023, arXiv 2304.11277). Torch's pipeline stages leave the gradients of
+FSDP alone until a stage's last backward, and its weights gathered until then unless told to drop them
+(torch/distributed/pipelining/stage.py).
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 
 import numpy as np
+import numpy.typing as npt
 
-from pipesim.costs.network.alpha_beta import Ring, all_gather, reduce_scatter
+from pipesim.costs.network.alpha_beta import Ring, all_gather, all_reduce, reduce_scatter
 from pipesim.costs.shards import ShardExchange, SyncStep
 from pipesim.costs.stages.overlap import exposed_s
 from pipesim.ir.actions import Op
@@ -45,13 +48,31 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How parameters are shared out, and what they are moved over."""
+    """How parameters are shared out, and what they are moved over.
+
+    Parameters
+    ----------
+    level : str
+        What is shared out.
+    precision : Precision
+        Bytes of weights and gradients.
+    ring, expert_ring : Ring, optional
+        Replicas that share out among themselves.
+    slowdown : float
+        Of computing beside collectives.
+    across : Ring, optional
+        Groups of such replicas, between which reduced shards are added up.
+    reshard : bool
+        With fsdp, whether gathered weights are dropped when a rank leaves a stage.
+    """
 
     level: OptimizerLevel
     precision: Precision
     ring: Ring | None
     expert_ring: Ring | None
     slowdown: float
+    across: Ring | None = None
+    reshard: bool = False
 
     def exchange(self, stages: Sequence[Sequence[Block]]) -> ShardExchange | None:
         """Gathers and reductions of stages, given as their blocks; None where nothing is moved."""
@@ -59,23 +80,39 @@ class Sharding:
         reductions = tuple(tuple(self._all(self._reduce(block) for block in blocks)) for blocks in stages)
         if not any(gathers) and not any(reductions):
             return None
-        exposed = np.array([self.exposed_s(blocks) for blocks in stages]).T
+
+        def exposed(**moved: bool) -> dict[Op, npt.NDArray[np.float64]]:
+            seconds = np.array([self.exposed_s(blocks, **moved) for blocks in stages]).T
+            return dict(zip((Op.F, Op.B, Op.I, Op.W), seconds, strict=True))
+
+        once = self.level == "fsdp"
+        whole = np.array(
+            [sum(b.parameters.dense + b.parameters.experts for b in blocks) for blocks in stages]
+        )
+        nbytes = self.precision.weight_bytes + (0.0 if once else self.precision.gradient_bytes)
         return ShardExchange(
             gathers,
             reductions,
             tuple(len(blocks) for blocks in stages),
-            dict(zip((Op.F, Op.B, Op.I, Op.W), exposed, strict=True)),
+            exposed(),
+            exposed(reduces=False),
+            exposed(gathers=False),
+            gathered=("run" if self.reshard else "step") if once else "microbatch",
+            reduced="step" if once else "microbatch",
+            whole_bytes=whole * nbytes,
         )
 
-    def exposed_s(self, blocks: Sequence[Block]) -> tuple[float, float, float, float]:
+    def exposed_s(
+        self, blocks: Sequence[Block], *, gathers: bool = True, reduces: bool = True
+    ) -> tuple[float, float, float, float]:
         """Seconds that gathers and reductions add to F, B, I and W of a stage's blocks on an idle network."""
-        gathers = [_seconds(self._gather(block)) for block in blocks]
-        reductions = [_seconds(self._reduce(block)) for block in blocks]
+        gathered = [_seconds(self._gather(block)) if gathers else 0.0 for block in blocks]
+        reductions = [_seconds(self._reduce(block)) if reduces else 0.0 for block in blocks]
         # Beside block i: forward, the weights of i + 1; backward, those of i - 1 and the gradients of i + 1.
-        following, preceding = [*gathers[1:], 0.0], [0.0, *gathers[:-1]]
+        following, preceding = [*gathered[1:], 0.0], [0.0, *gathered[:-1]]
         reduced = [*reductions[1:], 0.0]
-        forward, backward = gathers[0], gathers[-1] + reductions[0]
-        input_gradient, weight_gradient = gathers[-1], reductions[0]
+        forward, backward = gathered[0], gathered[-1] + reductions[0]
+        input_gradient, weight_gradient = gathered[-1], reductions[0]
         for block, ahead, behind, gradient in zip(blocks, following, preceding, reduced, strict=True):
             forward += exposed_s(block.forward_s, ahead, self.slowdown)
             backward += exposed_s(block.backward_s, behind + gradient, self.slowdown)
@@ -86,6 +123,10 @@ class Sharding:
 
     def working_bytes(self, blocks: Sequence[Block]) -> float:
         """Whole weights and gradients of two neighbouring blocks, one at work and one on its way."""
+        if self.level == "fsdp":
+            # Gradients and gathered weights lie whole anyway, or the whole stage is gathered.
+            whole_stage = sum(block.parameters.dense + block.parameters.experts for block in blocks)
+            return whole_stage * self.precision.weight_bytes if self.reshard else 0.0
         whole = [block.parameters.dense + block.parameters.experts for block in blocks]
         largest = max((one + other for one, other in pairwise(whole)), default=whole[0])
         nbytes = self.precision.gradient_bytes if self.level in ("zero2", "zero3") else 0.0
@@ -94,16 +135,18 @@ class Sharding:
         return largest * nbytes
 
     def _gather(self, block: Block) -> list[SyncStep]:
-        return self._moved(block, self.precision.weight_bytes, gather=True) if self.level == "zero3" else []
+        if self.level not in ("zero3", "fsdp"):
+            return []
+        return self._moved(block, self.precision.weight_bytes, gather=True)
 
     def _reduce(self, block: Block) -> list[SyncStep]:
-        if self.level not in ("zero2", "zero3"):
+        if self.level not in ("zero2", "zero3", "fsdp"):
             return []
         return self._moved(block, self.precision.gradient_bytes, gather=False)
 
     def _moved(self, block: Block, bytes_each: float, *, gather: bool) -> list[SyncStep]:
         collective = all_gather if gather else reduce_scatter
-        return [
+        steps = [
             SyncStep(collective(number * bytes_each, ring), of_experts, of_weights=gather)
             for number, ring, of_experts in (
                 (block.parameters.dense, self.ring, False),
@@ -111,17 +154,22 @@ class Sharding:
             )
             if number and ring is not None
         ]
+        if self.across is not None and not gather:
+            number = block.parameters.dense + block.parameters.experts
+            shard = number * bytes_each / (1 if self.ring is None else self.ring.num_members)
+            steps.append(SyncStep(all_reduce(shard, self.across), False, of_weights=False, across=True))
+        return steps
 
     @staticmethod
     def _all(of_blocks: Iterable[list[SyncStep]]) -> list[SyncStep]:
-        """Add up the collectives of blocks, those of experts apart."""
-        total: dict[bool, SyncStep] = {}
+        """Add up the collectives of blocks, those of experts and those across groups apart."""
+        total: dict[tuple[bool, bool], SyncStep] = {}
         for step in chain.from_iterable(of_blocks):
-            if (before := total.get(step.of_experts)) is not None:
+            if (before := total.get((step.of_experts, step.across))) is not None:
                 one, other = before.collective, step.collective
                 latency_s, nbytes = one.latency_s + other.latency_s, one.nbytes + other.nbytes
                 step = step._replace(collective=replace(one, latency_s=latency_s, nbytes=nbytes))
-            total[step.of_experts] = step
+            total[step.of_experts, step.across] = step
         return list(total.values())
 
 

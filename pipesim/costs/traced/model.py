@@ -11,13 +11,16 @@ import torch
 
 from pipesim import units
 from pipesim.costs.stages.assembly import FloatArray, Stages, cost_table, on_mixed_ranks
+from pipesim.costs.stages.balance import Chain, balanced, expected_in_flight
 from pipesim.costs.stages.sharding import Block, StageParameters
+from pipesim.costs.stages.state import StateBytes
 from pipesim.costs.table import CostTable
 from pipesim.costs.traced.layer_trace import LayerTrace, ModelTrace
 from pipesim.costs.traced.memory import stage_bytes
 from pipesim.costs.traced.times import KERNELS_OF_A_LAYER, KernelRates, LayerTimes, kernel_rates, layer_times
 from pipesim.costs.traced.trace import trace_model
 from pipesim.errors import ScenarioError
+from pipesim.ir.shape import stage_holders
 from pipesim.scenario.layers import split_layers
 from pipesim.scenario.resolved import Cluster, Efficiency, LayerSplit, ResolvedScenario, TorchModel
 
@@ -29,8 +32,11 @@ def traced_costs(
     efficiency: Efficiency,
     *,
     num_chunks: int,
+    holders: tuple[tuple[int, ...], ...] | None = None,
 ) -> CostTable:
     """Cost table of `model` cut into S = pipeline * `num_chunks` stages; no device is needed.
+
+    See `pipesim.costs.build_costs` for `holders`.
 
     Raises
     ------
@@ -39,7 +45,7 @@ def traced_costs(
         does not compute in the scenario's precision.
     """
     timed = _timed(scenario, model, replace(cluster, other_accelerators={}), efficiency)
-    counts = timed.layers_per_stage(scenario, scenario.parallel.pipeline * num_chunks)
+    counts = timed.layers_per_stage(scenario, scenario.parallel.pipeline * num_chunks, holders)
     if cluster.other_accelerators:
         cut_so = replace(scenario, layers=LayerSplit("list", counts))
         return on_mixed_ranks(
@@ -61,7 +67,8 @@ def traced_layers_per_stage(
     ScenarioError
         As for `traced_costs`.
     """
-    return _timed(scenario, model, cluster, efficiency).layers_per_stage(scenario, num_stages)
+    alike = replace(cluster, other_accelerators={})
+    return _timed(scenario, model, alike, efficiency).layers_per_stage(scenario, num_stages, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +80,24 @@ class _Timed:
     layers: tuple[LayerTimes, ...]
     loss: LayerTimes
 
-    def layers_per_stage(self, scenario: ResolvedScenario, num_stages: int) -> tuple[int, ...]:
-        weights = [layer.forward_s + layer.backward_s for layer in self.layers]
-        weights[-1] += self.loss.forward_s + self.loss.backward_s
+    @property
+    def layer_seconds(self) -> list[float]:
+        """Forward and backward of each layer, the loss with the last."""
+        seconds = [layer.forward_s + layer.backward_s for layer in self.layers]
+        seconds[-1] += self.loss.forward_s + self.loss.backward_s
+        return seconds
+
+    def layers_per_stage(
+        self, scenario: ResolvedScenario, num_stages: int, holders: tuple[tuple[int, ...], ...] | None
+    ) -> tuple[int, ...]:
+        num_layers = len(self.layers)
         try:
-            counts = split_layers(len(self.layers), num_stages, scenario.layers, weights)
+            if scenario.layers.kind == "balanced" and num_stages <= num_layers:
+                ranks = scenario.parallel.pipeline
+                holders = holders or stage_holders("loop", ranks, num_stages // ranks)
+                even = split_layers(num_layers, num_stages, LayerSplit("even"))
+                return balanced(self._chain(scenario, holders), even)
+            counts = split_layers(num_layers, num_stages, scenario.layers)
         except ScenarioError as error:
             raise ScenarioError(error.message, file=scenario.file, key=error.key) from None
         if 0 in counts:
@@ -87,6 +107,39 @@ class _Timed:
                 key="layers",
             )
         return counts
+
+    def _chain(self, scenario: ResolvedScenario, holders: tuple[tuple[int, ...], ...]) -> Chain:
+        cluster, model, efficiency = scenario.cluster, scenario.torch_model, scenario.efficiency
+        assert cluster is not None
+        assert model is not None
+        assert efficiency is not None
+        ranks = range(scenario.parallel.pipeline)
+        accelerators = cluster.accelerators(len(ranks))
+        slow = {} if scenario.jitter is None else scenario.jitter.slow_ranks
+        of_usual = {cluster.accelerator.name: self}
+        for one in accelerators:
+            if one.name not in of_usual:
+                alike = replace(cluster, accelerator=one, other_accelerators={})
+                of_usual[one.name] = _timed(scenario, model, alike, efficiency)
+        state = StateBytes(scenario.sharding, scenario.parallel, scenario.precision)
+        recompute = scenario.recompute == "full"
+        memory = [stage_bytes([layer], None, recompute=recompute) for layer in self.trace.layers]
+        working = max(working for _, working in memory)
+        return Chain(
+            seconds=np.array(
+                [
+                    np.array(of_usual[one.name].layer_seconds) * slow.get(rank, 1.0)
+                    for rank, one in enumerate(accelerators)
+                ]
+            ),
+            state_bytes=np.array(
+                [state.in_all(float(layer.num_parameters), 0.0) for layer in self.trace.layers]
+            ),
+            activation_bytes=np.array([held for held, _ in memory]),
+            in_flight=expected_in_flight(holders, len(ranks), scenario.batch.num_microbatches),
+            limit_bytes=np.array([one.memory_bytes - working for one in accelerators]),
+            holders=holders,
+        )
 
 
 def _timed(scenario: ResolvedScenario, model: TorchModel, cluster: Cluster, efficiency: Efficiency) -> _Timed:
@@ -113,14 +166,17 @@ def _stages(scenario: ResolvedScenario, model: TorchModel, timed: _Timed, counts
     cuts = [slice(end - count, end) for end, count in zip(ends.tolist(), counts, strict=True)]
     times = [list(timed.layers[cut]) for cut in cuts]
     of_stages = [[*of_stage, timed.loss] if at == last else of_stage for at, of_stage in enumerate(times)]
-    memory = [
-        stage_bytes(
-            trace.layers[cut],
-            trace.loss if at == last else None,
-            recompute=scenario.recompute == "full",
-        )
-        for at, cut in enumerate(cuts)
-    ]
+
+    def memory_of(recompute: bool) -> list[tuple[float, float]]:
+        losses = [trace.loss if at == last else None for at in range(len(cuts))]
+        return [
+            stage_bytes(trace.layers[cut], loss, recompute=recompute)
+            for cut, loss in zip(cuts, losses, strict=True)
+        ]
+
+    memory = memory_of(scenario.recompute == "full")
+    # W reads what autograd saves, whether in F or, with recomputation, in I.
+    deferred = memory_of(recompute=False)
     boundary = np.array([float(trace.layers[end - 1].message_bytes) for end in ends])
     boundary[-1] = 0.0
 
@@ -142,7 +198,7 @@ def _stages(scenario: ResolvedScenario, model: TorchModel, timed: _Timed, counts
         parameters=[_parameters(trace.layers[cut]) for cut in cuts],
         activation_bytes=np.array([held for held, _ in memory]),
         working_bytes=np.array([working for _, working in memory]),
-        released_at_input_gradient=0.0,
+        deferred_bytes=np.array([held for held, _ in deferred]),
         blocks=blocks,
         tokens_per_sample=trace.sequence_length,
         model_flops_per_step=num_microbatches * trace.model_flops,

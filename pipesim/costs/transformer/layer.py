@@ -31,7 +31,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from pipesim.costs.network.alpha_beta import LinkCost, Ring, all_reduce_s
+from pipesim.costs.network.alpha_beta import LinkCost, Ring, all_gather_s, all_reduce_s
 from pipesim.costs.network.exchange import Exchange, all_to_all_s
 from pipesim.costs.stages.overlap import exposed_s
 from pipesim.costs.transformer.flops import (
@@ -56,6 +56,7 @@ PARTS = (
     "overhead",
     "head",
     "recompute",
+    "boundary_gather",
     "shard_exchange",
 )
 """What forward and backward times consist of, in the order that pictures stack them."""
@@ -107,6 +108,8 @@ class Setting:
     exchange: Exchange | None = None
     overlap_slowdown: float = 0.0
     fused_loss: bool = False
+    weights_recompute: bool = False
+    """W of a recomputed layer computes it again, in place of reading what I left."""
     weight_gradient_placeholders: bool = False
 
     @property
@@ -128,12 +131,14 @@ class Setting:
 class BlockTimes:
     """Seconds of one block (a layer, the embedding, the head), forward and backward by part.
 
-    `weight_gradient_s` is the share of the backward that W runs when a schedule splits it.
+    `weight_gradient_s` is the share of the backward that W runs when a schedule splits it, and
+    `weight_recompute_s` what W runs on top of that and a full backward does not.
     """
 
     forward_s: dict[str, float]
     backward_s: dict[str, float]
     weight_gradient_s: float
+    weight_recompute_s: float = 0.0
 
     @property
     def total_s(self) -> float:
@@ -172,7 +177,9 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
         "overhead": 2 * overhead,
         "recompute": again[setting.recompute],
     }
-    return BlockTimes(forward, backward, weight_gradient_s=gemm + overhead)
+    # I has paid for one recomputation.
+    more = again[setting.recompute] if setting.weights_recompute else 0.0
+    return BlockTimes(forward, backward, weight_gradient_s=gemm + overhead, weight_recompute_s=more)
 
 
 def head_times(setting: Setting) -> BlockTimes:
@@ -188,6 +195,18 @@ def embedding_times(setting: Setting) -> BlockTimes:
     """Time the table lookup on the first stage: values read and written once; all of its backward is W."""
     lookup = _LOOKUP_BYTES * setting.num_tokens * setting.model.hidden_size / setting.rates.memory_bytes_per_s
     return BlockTimes({"memory_bound": lookup}, {"memory_bound": lookup}, weight_gradient_s=lookup)
+
+
+def boundary_gather_s(setting: Setting) -> float:
+    """Seconds in which tensor-parallel devices gather a pipeline message that each got a share of."""
+    if setting.tensor_ring is None:
+        return 0.0
+    return float(all_gather_s(message_bytes(setting), setting.tensor_ring))
+
+
+def message_bytes(setting: Setting) -> float:
+    """Bytes of the residual stream of a microbatch, which one stage hands to the next."""
+    return 2 * setting.num_tokens * setting.model.hidden_size
 
 
 def _layer_gemm_s(setting: Setting, experts: Experts | None) -> float:

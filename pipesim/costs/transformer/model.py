@@ -11,16 +11,19 @@ from pipesim.costs.network.topology import tied_embedding_ring
 from pipesim.costs.stages.assembly import Stages, cost_table, on_mixed_ranks
 from pipesim.costs.stages.sharding import Block, StageParameters
 from pipesim.costs.table import CostTable
+from pipesim.costs.transformer.cut import Holders, layers_per_stage
 from pipesim.costs.transformer.flops import step_flops
 from pipesim.costs.transformer.layer import (
     PARTS,
     BlockTimes,
     Setting,
+    boundary_gather_s,
     embedding_times,
     head_times,
     layer_times,
+    message_bytes,
 )
-from pipesim.costs.transformer.memory import ActivationBytes, released_at_input_gradient, stage_activations
+from pipesim.costs.transformer.memory import ActivationBytes, stage_activations
 from pipesim.costs.transformer.parameters import (
     embedding_parameters,
     experts_in_stages,
@@ -30,8 +33,6 @@ from pipesim.costs.transformer.parameters import (
 )
 from pipesim.costs.transformer.provenance import transformer_provenance
 from pipesim.costs.transformer.setting import layer_setting
-from pipesim.errors import ScenarioError
-from pipesim.scenario.layers import balance, split_layers
 from pipesim.scenario.resolved import Cluster, Efficiency, LayerSplit, ResolvedScenario, Transformer
 
 FloatArray = npt.NDArray[np.float64]
@@ -44,8 +45,9 @@ def model_costs(
     efficiency: Efficiency,
     *,
     num_chunks: int,
+    holders: Holders | None = None,
 ) -> CostTable:
-    """Cost table of `model` cut into S = pipeline * `num_chunks` stages.
+    """Cost table of `model` cut into S = pipeline * `num_chunks` stages; see `build_costs` for `holders`.
 
     Raises
     ------
@@ -56,7 +58,7 @@ def model_costs(
     parallel, precision, batch = scenario.parallel, scenario.precision, scenario.batch
     num_stages = parallel.pipeline * num_chunks
     setting = layer_setting(scenario, model, cluster, efficiency)
-    counts = layers_per_stage(scenario, setting, num_stages)
+    counts = layers_per_stage(scenario, setting, num_stages, holders)
     if cluster.other_accelerators:
         cut_so = replace(scenario, layers=LayerSplit("list", counts))
         return on_mixed_ranks(
@@ -66,26 +68,36 @@ def model_costs(
         )
     times = _StageTimes.of(setting, counts)
     activations = _activations(setting, counts)
-    # Each device of the tensor group sends its share of the activation through its own port.
-    boundary = np.full(num_stages, 2 * setting.num_tokens * model.hidden_size / parallel.tensor)
+    forward_parts, backward_parts = times.by_part("forward_s"), times.by_part("backward_s")
+    # What is not cut each tensor-parallel device sends in whole (Megatron-core, get_tensor_shapes).
+    is_cut = parallel.sequence_parallel or scenario.scatter_gather
+    boundary = np.full(num_stages, message_bytes(setting) / (parallel.tensor if is_cut else 1))
     boundary[-1] = 0.0
+    if scenario.scatter_gather:
+        gathers = np.full(num_stages, boundary_gather_s(setting))
+        forward_parts["boundary_gather"] = np.where(np.arange(num_stages) > 0, gathers, 0.0)
+        backward_parts["boundary_gather"] = np.where(boundary > 0, gathers, 0.0)
     num_sequences = batch.num_microbatches * batch.micro * parallel.data
     stages = Stages(
-        forward_parts_s=times.by_part("forward_s"),
-        backward_parts_s=times.by_part("backward_s"),
+        forward_parts_s=forward_parts,
+        backward_parts_s=backward_parts,
         weight_gradient_s=times.of_stages([kind.weight_gradient_s for kind in times.kinds]),
+        weight_recompute_s=times.of_stages([kind.weight_recompute_s for kind in times.kinds]),
         boundary_bytes=boundary,
         layers_per_stage=counts,
         parameters=stage_parameters(model, counts, parallel),
         activation_bytes=np.array([stage.held for stage in activations]),
         working_bytes=np.array([stage.working for stage in activations]),
-        released_at_input_gradient=released_at_input_gradient(setting),
+        deferred_bytes=np.array([stage.deferred for stage in activations]),
         blocks=lambda stage: _blocks(scenario, setting, times, counts, stage),
         tokens_per_sample=model.seq_length,
         model_flops_per_step=step_flops(model, num_sequences),
         provenance=transformer_provenance(model, counts),
         tied_embedding_bytes=embedding_parameters(model).split / parallel.tensor * precision.gradient_bytes,
         tied_embedding_ring=tied_embedding_ring(cluster, parallel) if model.tie_word_embeddings else None,
+        second_embedding_parameters=head_parameters(model).per_device(parallel.tensor)
+        if model.tie_word_embeddings and num_stages > 1
+        else 0.0,
     )
     return cost_table(scenario, cluster, efficiency, stages, num_chunks=num_chunks)
 
@@ -129,32 +141,6 @@ class _StageTimes:
         blocks: list[dict[str, float]] = [getattr(kind, direction) for kind in self.kinds]
         parts = {part: self.of_stages([block.get(part, 0.0) for block in blocks]) for part in PARTS}
         return {part: seconds for part, seconds in parts.items() if seconds.any()}
-
-
-def layers_per_stage(scenario: ResolvedScenario, setting: Setting, num_stages: int) -> tuple[int, ...]:
-    """Layers of each stage; ``balanced`` weighs them by seconds of forward and backward together.
-
-    Embedding and head are pieces of their own there, so that one which outweighs its share of the layers has
-    its stage to itself.
-
-    Raises
-    ------
-    ScenarioError
-        See `split_layers`.
-    """
-    model = setting.model
-    if scenario.layers.kind == "balanced" and num_stages <= model.num_hidden_layers:
-        by_kind = [layer_times(setting, with_experts=kind).total_s for kind in (False, True)]
-        weights = [by_kind[model.has_experts(layer)] for layer in range(model.num_hidden_layers)]
-        ends = embedding_times(setting).total_s, head_times(setting).total_s
-        counts = list(balance([ends[0], *weights, ends[1]], num_stages))
-        counts[0] -= 1
-        counts[-1] -= 1
-        return tuple(counts)
-    try:
-        return split_layers(model.num_hidden_layers, num_stages, scenario.layers)
-    except ScenarioError as error:
-        raise ScenarioError(error.message, file=scenario.file, key=error.key) from None
 
 
 def _activations(setting: Setting, counts: tuple[int, ...]) -> list[ActivationBytes]:

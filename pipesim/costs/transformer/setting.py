@@ -54,5 +54,6 @@ def layer_setting(
         exchange=expert_exchange(cluster, parallel),
         overlap_slowdown=efficiency.overlap_slowdown,
         fused_loss=efficiency.loss_kernel == "fused",
+        weights_recompute=scenario.recompute_for_weights == "again",
         weight_gradient_placeholders=efficiency.weight_gradient_placeholders,
     )

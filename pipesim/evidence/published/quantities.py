@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipesim.costs import build_costs
+from pipesim.costs.transformer.cut import layers_per_stage
 from pipesim.costs.transformer.memory import stage_activations
-from pipesim.costs.transformer.model import layers_per_stage
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.evidence.published.collectives import collective_s
 from pipesim.evidence.published.rows import Quantity, Row
@@ -71,5 +71,5 @@ def _layer_activation_bytes(prepared: Prepared) -> float:
     setting = layer_setting(scenario, scenario.model, scenario.cluster, scenario.efficiency)
     counts = layers_per_stage(scenario, setting, schedule.num_stages)
     kept = [stage_activations(setting, count, first=False, last=False).held for count in counts]
-    in_flight = held(schedule, np.array(kept), prepared.costs.released_at_input_gradient)
+    in_flight = held(schedule, np.array(kept))
     return float(in_flight[schedule.rows_of(0)].max())

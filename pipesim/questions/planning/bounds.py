@@ -140,8 +140,10 @@ def least_memory_bytes(costs: CostTable, one: Family, holding: _Holding) -> floa
     # A slice of a sequence holds a share that the family alone knows.
     if "num_slices" in one.options:
         return float(of_rank.max())
-    kept = 1 - float(costs.released_at_input_gradient) if one.splits_backward else 1.0
-    full = of_rank + holding.peak * costs.activation_bytes[holding.stages].min(axis=1) * kept
+    kept = costs.activation_bytes
+    if one.splits_backward and costs.deferred_bytes is not None:
+        kept = np.minimum(kept, costs.deferred_bytes)
+    full = of_rank + holding.peak * kept[holding.stages].min(axis=1)
     # On a V the closed form is the peak of the fullest rank, whichever that is.
     return float(full.min() if one.placement == "v" else full.max())
 

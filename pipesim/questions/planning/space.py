@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from pipesim.costs.network.topology import same_devices
 from pipesim.errors import ScenarioError
 from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.resolved import Cluster, Transformer
@@ -126,6 +127,8 @@ def changes_of(
     for section, key in (("parallel", "microbatch_group_size"), ("batch", "microbatches")):
         if (stated.get(section) or {}).get(key) is not None:
             changes[f"{section}.{key}"] = None
+    if scenario.cluster is not None and scenario.cluster.other_accelerators:
+        changes |= _devices_of(scenario, changes)
     return changes
 
 
@@ -140,6 +143,19 @@ def scenario_of(
         If it breaks a rule.
     """
     return scenario.remade(changes_of(scenario, cut, num_chunks, recompute, schedule), uncut=False)
+
+
+def _devices_of(scenario: ResolvedScenario, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Say which ranks of another cut have which of the scenario's other accelerators."""
+    cluster = scenario.cluster
+    assert cluster is not None
+    stated = scenario.keys["cluster"]["other_accelerators"]
+    key = "cluster.other_accelerators"
+    after = scenario.remade({**changes, key: None}, uncut=False).parallel
+    moved = same_devices(cluster, scenario.parallel, after).other_accelerators
+    named = {cluster.other_accelerators[int(rank)].name: entry for rank, entry in stated.items()}
+    kept = {f"{key}.{rank}": None for rank in stated}
+    return kept | {f"{key}.{rank}": named[device.name] for rank, device in moved.items()}
 
 
 def chunk_counts(model: Transformer, pipeline: int, family: Family) -> list[int]:

@@ -31,7 +31,7 @@ def recommendation(choice: Choice, num_tokens: float = 1e12) -> str:
         else f"{choice.candidate.recompute} recompute"
     )
     text = (
-        f"{model.name} on {cluster.num_gpus} {cluster.accelerator.name}: {' x '.join(sizes)}, "
+        f"{model.name} on {cluster.device_words(cut.pipeline)}: {' x '.join(sizes)}, "
         f"{choice.result.label}, micro-batch {cut.micro}, {recompute}: {choice.step_time_s:.3g} s a step of "
         f"{scenario.batch.global_size} sequences"
     )
@@ -40,8 +40,13 @@ def recommendation(choice: Choice, num_tokens: float = 1e12) -> str:
     if metrics.mfu is not None:
         text += f" ({100 * metrics.mfu:.0f} % of the peak)"
     if metrics.peak_memory_bytes is not None:
-        limit_bytes = cluster.accelerator.memory_bytes
-        text += f", {metrics.peak_memory_bytes / 1e9:.0f} of {limit_bytes / 1e9:.0f} GB in use"
+        kinds: dict[str, tuple[float, float]] = {}
+        for rank, device in zip(metrics.ranks, cluster.accelerators(cut.pipeline), strict=True):
+            most, _ = kinds.get(device.name, (0.0, 0.0))
+            kinds[device.name] = max(most, rank.peak_memory_bytes or 0.0), device.memory_bytes
+        used = [f"{peak / 1e9:.0f} of {limit / 1e9:.0f} GB" for peak, limit in kinds.values()]
+        names = [f" on {name}" if len(kinds) > 1 else " in use" for name in kinds]
+        text += f", {' and '.join(map(''.join, zip(used, names, strict=True)))}"
     return f"{text}. {_budget_words(choice, num_tokens)}"
 
 
@@ -61,11 +66,10 @@ def price_words(choice: Choice) -> str:
     price, cluster = scenario.price_usd_per_gpu_hour, scenario.cluster
     if price is None or cluster is None:
         return "no price"
-    is_preset = price == cluster.accelerator.price_usd_per_hour and "price_per_gpu_hour" in scenario.echo
-    source = (
-        f"preset {cluster.accelerator.name}, read {cluster.accelerator.date}" if is_preset else "as stated"
-    )
-    return f"{price:g} USD a GPU-hour ({source})"
+    if "price_per_gpu_hour" not in scenario.echo:
+        return f"{price:g} USD a GPU-hour (as stated)"
+    _, _, source = scenario.echo["price_per_gpu_hour"].partition("(")
+    return f"{price:g} USD a GPU-hour ({source.removesuffix(')')}, read {cluster.accelerator.date})"
 
 
 def main_losses(losses: Losses, step_time_s: float, least: float = 0.01) -> str:

@@ -40,8 +40,8 @@ def simulate(
 
     Parameters
     ----------
-    schedule : Lowered
-        Lowered; for blocking transfers with ``receive="late"``.
+    schedule : Schedule
+        Lowered; for blocking transfers with ``receive="batched"``.
     costs : CostTable
         For the schedule's number of stages.
     p2p : {"overlapped", "send-blocking", "blocking"}

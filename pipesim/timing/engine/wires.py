@@ -13,7 +13,7 @@ from pipesim.costs.network.alpha_beta import Collective, LinkCost, Number
 from pipesim.costs.network.fabric import Flow, UnlikeReplicasError
 from pipesim.costs.network.traffic import Reduction, Traffic
 from pipesim.costs.shards import ShardKey, SyncStep
-from pipesim.ir.actions import Op
+from pipesim.ir.actions import BoolArray, Op
 from pipesim.timing.engine.clock import Clock
 from pipesim.timing.engine.collective import Transfer
 from pipesim.timing.engine.link import Carrier, IdealLink, Mail, SharedLink
@@ -59,6 +59,8 @@ class Wires:
         if self._traffic is not None and mode != "ideal":
             self.network = Network(clock, self._traffic.bytes_per_s, mode)
         self._streams: dict[Hashable, Stream] = {}
+        self._moves: tuple[BoolArray, BoolArray] | None = None
+        """Rows that gather and rows that reduce shards."""
 
     def links(self, program: Program, replica: int) -> list[LinkMaker]:
         """Links of one replica, in the order of `Program.link_ranks`."""
@@ -90,12 +92,20 @@ class Wires:
         schedule, exchange = self._schedule, self.costs.shard_exchange
         rank = int(schedule.rank[row])
         rows = (row - 1, row) if row and schedule.joined[row - 1] else (row,)
+        if exchange is None:
+            return self._transfers(())
+        gathers, reduces = self._moves or exchange.moves(schedule)
+        self._moves = gathers, reduces
         steps = [
             step
             for one in rows
-            for step in (exchange.steps(Op(schedule.op[one]), int(schedule.stage[one])) if exchange else ())
+            for step in exchange.steps(
+                int(schedule.stage[one]), gathers=bool(gathers[one]), reduces=bool(reduces[one])
+            )
         ]
-        return self._transfers((ShardKey(rank, step.of_experts), step.collective) for step in steps)
+        return self._transfers(
+            (ShardKey(rank, step.of_experts, step.across), step.collective) for step in steps
+        )
 
     def _transfers(self, collectives: Iterable[tuple[Hashable, Collective]]) -> tuple[Any, list[Transfer]]:
         fixed_s: Any = 0
@@ -122,7 +132,9 @@ class Wires:
             # Of transfers that start together one goes first.
             raise UnlikeReplicasError
         reductions: dict[Hashable, Reduction] = {
-            _reduction_key(stage, step): Reduction(ranks, step.collective.bytes_per_s, step.of_experts)
+            _reduction_key(stage, step): Reduction(
+                ranks, step.collective.bytes_per_s, step.of_experts, across=step.across
+            )
             for stage, ranks in self.holders.items()
             for share in {1, bucket_share(self.costs, stage)}
             for step in self.costs.sync_steps(stage, share)
@@ -153,8 +165,8 @@ def bucket_share(costs: CostTable, stage: int) -> Number:
     return 1 if costs.gradient_buckets is None else Fraction(1, int(costs.gradient_buckets[stage]))
 
 
-def _reduction_key(stage: int, step: SyncStep) -> tuple[int, bool, Number]:
-    return stage, step.of_experts, step.collective.bytes_per_s
+def _reduction_key(stage: int, step: SyncStep) -> tuple[int, bool, bool, Number]:
+    return stage, step.of_experts, step.across, step.collective.bytes_per_s
 
 
 def _holders(program: Program) -> dict[int, list[int]]:

@@ -1,0 +1,125 @@
+"""How a transformer's layers fall to stages, and what decides that where they are balanced."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pipesim.costs.stages.balance import Chain, balanced, expected_in_flight
+from pipesim.costs.stages.sharding import StageParameters
+from pipesim.costs.stages.state import StateBytes
+from pipesim.costs.transformer.layer import Setting, embedding_times, head_times, layer_times
+from pipesim.costs.transformer.memory import stage_activations
+from pipesim.costs.transformer.parameters import embedding_parameters, head_parameters, layer_parameters
+from pipesim.costs.transformer.setting import layer_setting
+from pipesim.errors import ScenarioError
+from pipesim.ir.shape import stage_holders
+from pipesim.scenario.layers import split_layers
+from pipesim.scenario.resolved import Accelerator, LayerSplit, ResolvedScenario, Transformer
+
+Holders = tuple[tuple[int, ...], ...]
+
+
+def layers_per_stage(
+    scenario: ResolvedScenario, setting: Setting, num_stages: int, holders: Holders | None = None
+) -> tuple[int, ...]:
+    """Layers of each stage; ``balanced`` makes the slowest rank as fast as possible.
+
+    Embedding and head are pieces of their own there, so that one which outweighs its share of the layers has
+    its stage to itself; each rank has the speed and the memory of its own devices.
+
+    Parameters
+    ----------
+    scenario : ResolvedScenario
+        With a transformer on a cluster.
+    setting : Setting
+        Of the usual devices.
+    num_stages : int
+        S.
+    holders : tuple of tuple of int, optional
+        Ranks of each stage; by default stage s is on rank s mod p.
+
+    Raises
+    ------
+    ScenarioError
+        See `split_layers`.
+    """
+    num_layers, ranks = setting.model.num_hidden_layers, scenario.parallel.pipeline
+    try:
+        if scenario.layers.kind != "balanced" or num_stages > num_layers:
+            return split_layers(num_layers, num_stages, scenario.layers)
+    except ScenarioError as error:
+        raise ScenarioError(error.message, file=scenario.file, key=error.key) from None
+    holders = holders or stage_holders("loop", ranks, num_stages // ranks)
+    even = list(split_layers(num_layers, num_stages, LayerSplit("even")))
+    even[0] += 1
+    even[-1] += 1
+    counts = list(balanced(_chain(scenario, setting, holders), tuple(even)))
+    counts[0] -= 1
+    counts[-1] -= 1
+    return tuple(counts)
+
+
+def _chain(scenario: ResolvedScenario, setting: Setting, holders: Holders) -> Chain:
+    model, parallel, cluster = setting.model, scenario.parallel, scenario.cluster
+    assert cluster is not None
+    kinds = np.array([1, *(2 + model.has_experts(layer) for layer in range(model.num_hidden_layers)), 0])
+    accelerators = cluster.accelerators(parallel.pipeline)
+    slow = {} if scenario.jitter is None else scenario.jitter.slow_ranks
+    by_accelerator = {each.name: _seconds(scenario, model, each) for each in accelerators}
+    seconds = np.array(
+        [by_accelerator[each.name] * slow.get(rank, 1.0) for rank, each in enumerate(accelerators)]
+    )
+    alone = [
+        stage_activations(setting, 0, first=False, last=True),
+        stage_activations(setting, 0, first=True, last=False),
+        stage_activations(setting, 1, first=False, last=False),
+        stage_activations(setting, 1, first=False, last=False, num_with_experts=1),
+    ]
+    present = sorted(set(kinds.tolist()))
+    working = max(alone[kind].working for kind in present)
+    state = StateBytes(scenario.sharding, parallel, scenario.precision)
+    return Chain(
+        seconds=seconds[:, kinds],
+        state_bytes=np.array([state.in_all(p.dense, p.experts) for p in _parameters(scenario, model)])[kinds],
+        activation_bytes=np.array([one.held for one in alone])[kinds],
+        in_flight=expected_in_flight(holders, parallel.pipeline, scenario.batch.num_microbatches),
+        limit_bytes=np.array([each.memory_bytes - working for each in accelerators]),
+        holders=holders,
+    )
+
+
+def _seconds(
+    scenario: ResolvedScenario, model: Transformer, accelerator: Accelerator
+) -> npt.NDArray[np.float64]:
+    """Forward and backward of the head, the embedding, a layer without and one with experts."""
+    assert scenario.cluster is not None
+    assert scenario.efficiency is not None
+    alike = replace(scenario.cluster, accelerator=accelerator, other_accelerators={})
+    setting = layer_setting(scenario, model, alike, scenario.efficiency)
+    kinds = (
+        head_times(setting),
+        embedding_times(setting),
+        layer_times(setting),
+        layer_times(setting, with_experts=True),
+    )
+    return np.array([kind.total_s for kind in kinds])
+
+
+def _parameters(scenario: ResolvedScenario, model: Transformer) -> list[StageParameters]:
+    """Parameters on one device, in the same order."""
+    parallel = scenario.parallel
+    head = head_parameters(model).per_device(parallel.tensor)
+    if model.tie_word_embeddings and parallel.pipeline == 1:
+        head = 0.0
+    found = [
+        StageParameters(head, 0.0),
+        StageParameters(embedding_parameters(model).per_device(parallel.tensor), 0.0),
+    ]
+    for mixed in (False, True):
+        number = layer_parameters(model, parallel.tensor, with_experts=mixed)
+        experts = number.experts / (parallel.tensor * parallel.expert)
+        found.append(StageParameters(number.per_device(parallel.tensor), experts))
+    return found
