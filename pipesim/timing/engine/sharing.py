@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pipesim.costs.network.fabric import Flow
@@ -31,15 +31,23 @@ def fair_rates(flows: Sequence[tuple[Flow, int]], bytes_per_s: Sequence[Any]) ->
     """For each wire that is not full, the flows whose rate still rises, and what they load it with."""
     for number, (flow, times) in enumerate(flows):
         for wire, load in flow.loads:
-            left.setdefault(wire, bytes_per_s[wire])
-            rising.setdefault(wire, {})[number] = load * times * flow.weight
+            if wire not in rising:
+                left[wire], rising[wire] = bytes_per_s[wire], {}
+            rising[wire][number] = load * times * flow.weight
+    levels = {wire: left[wire] / sum(loads.values()) for wire, loads in rising.items()}
+    """Where a wire is full if nothing but its flows changes."""
 
-    def fix(number: int, level: Any, rate: Any) -> None:
-        rates[number] = rate
-        for wire, _ in flows[number][0].loads:
-            left[wire] -= rising[wire].pop(number) * level
-            if not rising[wire]:
-                del rising[wire], left[wire]
+    def fix(numbers: Iterable[int], level: Any) -> None:
+        changed = {}
+        for number in numbers:
+            for wire, _ in flows[number][0].loads:
+                left[wire] -= rising[wire].pop(number) * level
+                changed[wire] = rising[wire]
+        for wire, loads in changed.items():
+            if loads:
+                levels[wire] = left[wire] / sum(loads.values())
+            else:
+                del rising[wire], levels[wire]
 
     own_level = [flow.bytes_per_s / flow.weight for flow, _ in flows]
     by_own_level = sorted(range(len(flows)), key=own_level.__getitem__, reverse=True)
@@ -49,16 +57,18 @@ def fair_rates(flows: Sequence[tuple[Flow, int]], bytes_per_s: Sequence[Any]) ->
         if rates[first] is not None:
             by_own_level.pop()
             continue
-        levels = {wire: left[wire] / sum(loads.values()) for wire, loads in rising.items()}
         fullest = min(levels, key=levels.__getitem__, default=None)
         if fullest is None or levels[fullest] >= own_level[first]:
-            level = own_level[first]
-            fix(by_own_level.pop(), level, flows[first][0].bytes_per_s)
+            by_own_level.pop()
+            level, rates[first] = own_level[first], flows[first][0].bytes_per_s
+            fix((first,), level)
             continue
         # Levels never fall; rounding must not make them.
         level = max(level, levels[fullest])
-        for number in list(rising[fullest]):
-            fix(number, level, level * flows[number][0].weight)
+        full = list(rising[fullest])
+        for number in full:
+            rates[number] = level * flows[number][0].weight
+        fix(full, level)
     return rates
 
 
