@@ -26,29 +26,8 @@ def fair_rates(flows: Sequence[tuple[Flow, int]], bytes_per_s: Sequence[Any]) ->
     if len(flows) == 1 and flows[0][1] == 1:
         return [flows[0][0].bytes_per_s]
     rates: list[Any] = [None] * len(flows)
-    left: dict[int, Any] = {}
-    rising: dict[int, dict[int, Any]] = {}
-    """For each wire that is not full, the flows whose rate still rises, and what they load it with."""
-    for number, (flow, times) in enumerate(flows):
-        for wire, load in flow.loads:
-            if wire not in rising:
-                left[wire], rising[wire] = bytes_per_s[wire], {}
-            rising[wire][number] = load * times * flow.weight
-    levels = {wire: left[wire] / sum(loads.values()) for wire, loads in rising.items()}
-    """Where a wire is full if nothing but its flows changes."""
-
-    def fix(numbers: Iterable[int], level: Any) -> None:
-        changed = {}
-        for number in numbers:
-            for wire, _ in flows[number][0].loads:
-                left[wire] -= rising[wire].pop(number) * level
-                changed[wire] = rising[wire]
-        for wire, loads in changed.items():
-            if loads:
-                levels[wire] = left[wire] / sum(loads.values())
-            else:
-                del rising[wire], levels[wire]
-
+    filling = _Filling(flows, bytes_per_s)
+    levels = filling.levels
     own_level = [flow.bytes_per_s / flow.weight for flow, _ in flows]
     by_own_level = sorted(range(len(flows)), key=own_level.__getitem__, reverse=True)
     level: Any = 0
@@ -61,15 +40,45 @@ def fair_rates(flows: Sequence[tuple[Flow, int]], bytes_per_s: Sequence[Any]) ->
         if fullest is None or levels[fullest] >= own_level[first]:
             by_own_level.pop()
             level, rates[first] = own_level[first], flows[first][0].bytes_per_s
-            fix((first,), level)
+            filling.fix((first,), level)
             continue
         # Levels never fall; rounding must not make them.
         level = max(level, levels[fullest])
-        full = list(rising[fullest])
+        full = list(filling.rising[fullest])
         for number in full:
             rates[number] = level * flows[number][0].weight
-        fix(full, level)
+        filling.fix(full, level)
     return rates
+
+
+class _Filling:
+    """Wires on which rates rise together."""
+
+    def __init__(self, flows: Sequence[tuple[Flow, int]], bytes_per_s: Sequence[Any]) -> None:
+        self._flows = flows
+        self._left: dict[int, Any] = {}
+        self.rising: dict[int, dict[int, Any]] = {}
+        """For each wire that is not full, the flows whose rate still rises, and what they load it with."""
+        for number, (flow, times) in enumerate(flows):
+            for wire, load in flow.loads:
+                if wire not in self.rising:
+                    self._left[wire], self.rising[wire] = bytes_per_s[wire], {}
+                self.rising[wire][number] = load * times * flow.weight
+        self.levels = {wire: self._left[wire] / sum(loads.values()) for wire, loads in self.rising.items()}
+        """Where each of them is full if no flow stops before."""
+
+    def fix(self, numbers: Iterable[int], level: Any) -> None:
+        """Let flows stop at a level."""
+        changed = {}
+        for number in numbers:
+            for wire, _ in self._flows[number][0].loads:
+                self._left[wire] -= self.rising[wire].pop(number) * level
+                changed[wire] = self.rising[wire]
+        for wire, loads in changed.items():
+            if loads:
+                self.levels[wire] = self._left[wire] / sum(loads.values())
+            else:
+                del self.rising[wire], self.levels[wire]
 
 
 def is_full_rate(flow: Flow, bytes_per_s: Sequence[Any]) -> bool:
