@@ -175,6 +175,20 @@ def test_few_replicas_show_what_a_walk_over_all_devices_does(seed):
     check(seed)
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10**9))
+def test_ranks_that_begin_alike_cross_wires_alike(seed):
+    fabric = random_fabric(Random(seed))
+    num_ranks, rate = dict(fabric.axes)["pp"], fabric.wiring.alone_bytes_per_s
+    of_rings, of_messages = defaultdict(set), defaultdict(set)
+    for src in range(num_ranks):
+        of_rings[fabric.place(src)].add(rate(fabric.reduction(src)))
+        for dst in set(range(num_ranks)) - {src}:
+            message = fabric.message(src, dst, 0)
+            of_messages[fabric.place(src), dst - src].add((rate(message), message.latency_s))
+    assert {len(found) for found in [*of_rings.values(), *of_messages.values()]} == {1}
+
+
 def test_many_of_them_leave_replicas_out():
     assert sum(check(seed) for seed in range(40)) >= 8
 

@@ -85,19 +85,7 @@ def reduce_wires(
         If flows that should be one cross different kinds of wire, or start with different latency.
     """
     names = {key: key if alike is None else alike[key] for key in demands}
-    loads_of: dict[Wire, dict[Hashable, Number]] = defaultdict(dict)
-    for key, demand in demands.items():
-        for wire, load in demand.loads.items():
-            on_wire = loads_of[wire]
-            on_wire[names[key]] = on_wire.get(names[key], 0) + load
-    # Most wires are like others, down to who loads them; fractions are slow.
-    kinds_found: dict[Hashable, _Kind] = {}
-    kind_of: dict[Wire, _Kind] = {}
-    for wire, by_name in loads_of.items():
-        like = (bytes_per_s[wire], *by_name.items())
-        if like not in kinds_found:
-            kinds_found[like] = _kind(by_name, bytes_per_s[wire])
-        kind_of[wire] = kinds_found[like]
+    kind_of = _kinds(demands, names, bytes_per_s)
     crossed: dict[Hashable, dict[_Kind, None]] = {}
     for key, demand in demands.items():
         kinds = dict.fromkeys(kind_of[wire] for wire in demand.loads)
@@ -135,6 +123,25 @@ class _Kind(NamedTuple):
     """Loads relative to the first of them."""
     bytes_per_s: Number
     """Capacity for the first of them."""
+
+
+def _kinds(
+    demands: Mapping[Hashable, Demand], names: Mapping[Hashable, Hashable], bytes_per_s: Mapping[Wire, Number]
+) -> dict[Wire, _Kind]:
+    loads_of: dict[Wire, dict[Hashable, Number]] = defaultdict(dict)
+    for key, demand in demands.items():
+        for wire, load in demand.loads.items():
+            on_wire = loads_of[wire]
+            on_wire[names[key]] = on_wire.get(names[key], 0) + load
+    # Most wires are like others, down to who loads them; fractions are slow.
+    kinds_found: dict[Hashable, _Kind] = {}
+    kind_of: dict[Wire, _Kind] = {}
+    for wire, by_name in loads_of.items():
+        like = (bytes_per_s[wire], *by_name.items())
+        if like not in kinds_found:
+            kinds_found[like] = _kind(by_name, bytes_per_s[wire])
+        kind_of[wire] = kinds_found[like]
+    return kind_of
 
 
 def _kind(loads: Mapping[Hashable, Number], bytes_per_s: Number) -> _Kind:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from itertools import groupby, product
 
-from pipesim.costs.network.alpha_beta import Algorithm, LinkCost, PointToPoint, Ring
+from pipesim.costs.network.alpha_beta import Algorithm, LinkCost, Number, PointToPoint, Ring
 from pipesim.costs.network.collectives import BASE_LATENCY_S, Group
 from pipesim.costs.network.exchange import Exchange
 from pipesim.costs.network.traffic import Fabric
@@ -238,9 +238,8 @@ def _shared_rates(
 ) -> tuple[float, float]:
     """Find what the slowest rank's rings reach inside nodes and between them, when they run alone."""
     wires = fabric(cluster, parallel).with_fewest_replicas()
-    demands = [
-        wires.reduction(rank, of_experts=of_experts, across=across) for rank in range(parallel.pipeline)
-    ]
+    ranks = {wires.place(rank): rank for rank in range(parallel.pipeline)}.values()
+    demands = [wires.reduction(rank, of_experts=of_experts, across=across) for rank in ranks]
 
     loads = {load for demand in demands for load in demand.loads.items()}
 
@@ -284,12 +283,16 @@ def pipeline_links(cluster: Cluster, parallel: Parallel) -> PointToPoint:
 def _with_shared_wires(links: PointToPoint, wires: Fabric, num_ranks: int) -> PointToPoint:
     """Bound links by what the shards of a rank reach together, and each kind by its slowest neighbours."""
     rates: dict[bool, dict[tuple[int, int], float]] = {True: {}, False: {}}
+    alike: dict[tuple[int, int, int], tuple[Number | None, bool]] = {}
     replicas = range(wires.num_replicas if wires.wiring.degraded else 1)
     for src in range(num_ranks):
         for dst, replica in product(sorted({(src + 1) % num_ranks, (src - 1) % num_ranks} - {src}), replicas):
-            message = wires.message(src, dst, replica)
-            rate = wires.wiring.alone_bytes_per_s(message)
-            leaves_node = any(what.startswith("card") for what, *_ in message.loads)
+            kind = wires.place(src), dst - src, replica
+            if kind not in alike:
+                message = wires.message(src, dst, replica)
+                leaves_node = any(what.startswith("card") for what, *_ in message.loads)
+                alike[kind] = wires.wiring.alone_bytes_per_s(message), leaves_node
+            rate, leaves_node = alike[kind]
             # A replica that stays in its node says nothing of others that leave theirs.
             if rate is not None and leaves_node != links.same_node(src, dst):
                 of_kind = rates[not leaves_node]

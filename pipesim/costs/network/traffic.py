@@ -61,7 +61,7 @@ class Fabric:
         wiring, num_replicas = self.wiring, self.num_replicas
         stride, num_devices = _stride(self.axes, "dp"), _stride(self.axes, "dp") * num_replicas
         of_experts, num_members = _stride(self.expert_axes, "dp"), dict(self.expert_axes)["dp"]
-        shift = lcm(stride, of_experts, wiring.gpus_per_node * (wiring.nodes_per_switch or 1))
+        shift = lcm(stride, of_experts, wiring.gpus_per_leaf)
         if wiring.degraded or of_experts * num_members != num_devices or num_devices % shift:
             return self
         if num_devices <= 2 * shift:
@@ -71,6 +71,12 @@ class Fabric:
             _resized(self.axes, 2 * shift // stride),
             _resized(self.expert_axes, 2 * shift // of_experts),
         )
+
+    def place(self, rank: int) -> int:
+        """Where in its leaf switch (or node) a rank begins; ranks that begin alike cross wires alike."""
+        if self.wiring.degraded:
+            return rank
+        return rank * _stride(self.axes, "pp") % self.wiring.gpus_per_leaf
 
     def message(self, src: int, dst: int, replica: int) -> Demand:
         """Messages between two ranks of one replica, each device to its partner."""

@@ -52,6 +52,11 @@ class Wiring:
     rails: bool = False
     degraded: Mapping[int, Number] = field(default_factory=dict)
 
+    @property
+    def gpus_per_leaf(self) -> int:
+        """Devices on one leaf switch, or of one node where a single switch blocks nothing."""
+        return self.gpus_per_node * (self.nodes_per_switch or 1)
+
     def node_of(self, device: int) -> int:
         """Node of a device."""
         return device // self.gpus_per_node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from heapq import heappop, heappush
 from math import inf
 from typing import Any, Literal, Protocol
@@ -68,8 +68,9 @@ class Stream:
         self.wires = tuple(wire for wire, _ in flow.loads)
         self.promises = promises
         self.joins_s: Any = None
-        """From when to when its promised transfer is under way; with size, receiver and tag."""
+        """When its promised transfer is under way, None if the server had it; with size, receiver and tag."""
         self.ends_s: Any = None
+        """When its promised transfer, or else the first that the server has, is through."""
         self.nbytes: Any = None
         self.receiver: Any = None
         self.tag: Any = None
@@ -191,13 +192,12 @@ class Network:
         self._activate(stream)
         self._count += 1
         stream.through.append((stream.nbytes, self._count, receiver, tag))
-        stream.alarm_s = stream.ends_s
-        self._push(stream.ends_s, stream, None, None, None)
+        self._set_alarm(stream)
 
     def _promise_again(self, stream: Stream) -> None:
         """Promise the server's last transfer on some wires its end."""
         stream.nbytes, _, stream.receiver, stream.tag = stream.through.pop()
-        stream.joins_s, stream.ends_s, stream.alarm_s = None, stream.alarm_s, None
+        stream.joins_s = stream.alarm_s = None
         stream.num_served = 0
         for wire in stream.wires:
             del self._active[wire][stream]
@@ -271,10 +271,10 @@ class Network:
 
     def _end(self, stream: Stream, now_s: Any, changed: dict[Stream, None]) -> None:
         """Deliver what is through; an alarm may come early, or for a stream that has none any more."""
-        if not stream.through or stream.alarm_s != now_s:
+        if stream.alarm_s != now_s:
             return
         stream.alarm_s = None
-        if stream.next_end_s() > now_s:
+        if stream.ends_s > now_s:
             self._set_alarm(stream)
             return
         # Free of the rounding that sharing brings: at least the one the alarm was set for is through.
@@ -289,13 +289,11 @@ class Network:
                 del self._active[wire][stream]
 
     def _set_alarm(self, stream: Stream) -> None:
-        """Have the stream looked at when its first transfer may be through."""
-        end_s = stream.next_end_s()
-        if stream.alarm_s is None or end_s < stream.alarm_s:
-            stream.alarm_s = end_s
-            self._push(end_s, stream, None, None, None)
+        """Have the stream looked at when its first transfer will be through."""
+        stream.alarm_s = stream.ends_s
+        self._push(stream.ends_s, stream, None, None, None)
 
-    def _share(self, changed: Iterable[Stream], now_s: Any) -> None:
+    def _share(self, changed: Mapping[Stream, None], now_s: Any) -> None:
         concerned = self._connected(changed)
         if not concerned:
             return
@@ -304,11 +302,12 @@ class Network:
             if rate != stream.rate:
                 stream.advance(now_s)
                 stream.rate = rate
-            end_s = stream.next_end_s()
+            elif stream not in changed:
+                continue
+            stream.ends_s = ends_s = stream.next_end_s()
             if stream.num_served == 1 == max(map(self._num_served.__getitem__, stream.wires)):
-                stream.alarm_s = end_s
                 self._promise_again(stream)
-            else:
+            elif stream.alarm_s is None or ends_s < stream.alarm_s:
                 self._set_alarm(stream)
 
     def _rates_of(self, streams: Sequence[Stream]) -> list[Any]:

@@ -1,10 +1,16 @@
-"""Schedules, cost tables and ways to run them, drawn by chance, for comparing two engines."""
+"""Schedules, cost tables and ways to run them, drawn by chance: what the engine must do as it did before.
+
+``python tests/engine_cases.py`` writes the digests that `test_engine_digests.py` compares with.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import fields, replace
 from fractions import Fraction
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,10 +22,12 @@ from pipesim.costs.host import HostCost
 from pipesim.costs.network.alpha_beta import Collective, Ring
 from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.network.wiring import Wiring
+from pipesim.costs.rows import step_durations
 from pipesim.costs.shards import ShardExchange, SyncStep
 from pipesim.ir import lower
 from pipesim.ir.actions import SENDS, Op, Schedule
 from pipesim.schedules import Shape, generate
+from pipesim.timing.engine import simulate
 
 Case = tuple[Schedule, CostTable, dict[str, Any]]
 NAMES = ("1f1b", "gpipe", "interleaved-1f1b", "zb-h1", "zb-v", "dualpipe-v", "dualpipe")
@@ -169,8 +177,6 @@ def _fabric(draw: Draw, num_ranks: int, num_replicas: int) -> Fabric:
 
 
 def _jitter(draw: Draw, schedule: Schedule, costs: CostTable, num_replicas: int) -> dict[str, Any]:
-    from pipesim.costs.rows import step_durations
-
     random, shape = draw.random, (num_replicas, len(schedule.op))
 
     def factors() -> Any:
@@ -186,13 +192,13 @@ def _jitter(draw: Draw, schedule: Schedule, costs: CostTable, num_replicas: int)
     return found
 
 
-def outcome(simulate: Callable[..., Any], one: Case) -> Any:
+def outcome(run: Callable[..., Any], one: Case) -> dict[str, Any]:
     """Every column of the timeline with its bytes (fractions as text), or what was raised."""
     schedule, costs, chosen = one
     try:
-        timeline = simulate(schedule, costs, **chosen)
+        timeline = run(schedule, costs, **chosen)
     except Exception as error:
-        return type(error).__name__, str(error)
+        return {"raised": type(error).__name__}
     found = {}
     for item in fields(timeline):
         column = getattr(timeline, item.name)
@@ -202,3 +208,21 @@ def outcome(simulate: Callable[..., Any], one: Case) -> Any:
         else:
             found[item.name] = repr(column)
     return found
+
+
+def digest(found: dict[str, Any]) -> str:
+    """Short name of an outcome."""
+    return hashlib.sha256(repr(found).encode()).hexdigest()[:16]
+
+
+DIGESTS = Path(__file__).parent / "data" / "engine_digests.json"
+NUM_DIGESTS = 80
+
+
+def main() -> None:
+    digests = [digest(outcome(simulate, case(seed))) for seed in range(NUM_DIGESTS)]
+    DIGESTS.write_text(json.dumps(digests, indent=0) + "\n")
+
+
+if __name__ == "__main__":
+    main()
