@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
-from pipesim.costs.rows import activations_held, exchange_s
+from pipesim.costs.rows import activations_held, exchange_s, logits_held
 from pipesim.errors import ScheduleError
 from pipesim.ir import NONE, Dependencies, check_compute_only, dependencies, peak_in_flight
 from pipesim.ir.actions import RECEIVES, REDUCTIONS, SENDS, Op, Schedule
@@ -53,8 +53,32 @@ class Breakdown:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryParts:
+    """What a rank's memory is full of where it is fullest, in bytes; the parts add up to the peak.
+
+    Parameters
+    ----------
+    weights, gradients, optimizer
+        Held for the whole step.
+    activations
+        Of the microbatches in flight, without logits.
+    logits
+        What the last stage keeps of them, the loss's state with them.
+    buffers
+        Working set of the action that runs: a recomputed layer, gradients of a sublayer, gathered weights.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    buffers: float
+
+
+@dataclass(frozen=True, slots=True)
 class RankMetrics:
-    """One rank of one step. `peak_memory_bytes` is None where the costs state no bytes of activations."""
+    """One rank of one step; memory is None where the costs state no bytes of activations."""
 
     rank: int
     busy_s: Seconds
@@ -63,6 +87,7 @@ class RankMetrics:
     peak_in_flight: int
     peak_memory_bytes: float | None
     breakdown: Breakdown
+    memory_bytes: MemoryParts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +176,7 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
     sync_end, step_end = _step_end(timeline, last_end)
     step_time = _number(step_end - first_start)
     memory = peak_memory_by_rank(schedule, costs)
+    parts = None if memory is None else memory_parts(schedule, costs)
     sends = np.isin(timeline.op, (Op.SEND_F, Op.SEND_B))
     return StepMetrics(
         schedule=schedule.name,
@@ -181,6 +207,7 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
                 peak_in_flight=int(peak),
                 peak_memory_bytes=None if memory is None else memory[rank],
                 breakdown=breakdown,
+                memory_bytes=None if parts is None else parts[rank],
             )
             for rank, (breakdown, peak) in enumerate(zip(breakdowns, peak_in_flight(schedule), strict=True))
         ),
@@ -345,6 +372,27 @@ def memory_by_row(schedule: Schedule, costs: CostTable) -> Array:
     return total
 
 
+def memory_parts(schedule: Schedule, costs: CostTable) -> list[MemoryParts]:
+    """Split each rank's memory at the first row where it is fullest."""
+    by_row, logits = memory_by_row(schedule, costs), logits_held(schedule, costs)
+    after, found = activations_held(schedule, costs), []
+    for rank, rows in enumerate(_rows_by_rank(schedule)):
+        row = rows.start + int(np.argmax(by_row[rows]))
+        stages = schedule.stages_of(rank)
+        weights, gradients, optimizer = (
+            float(of_stage[stages].sum())
+            for of_stage in (costs.weight_bytes, costs.gradient_bytes, costs.optimizer_bytes)
+        )
+        total = float(by_row[row]) - weights - gradients - optimizer
+        # An action holds what it found, or what it leaves where that is all.
+        at = row if schedule.op[row] == Op.F or total <= float(after[row]) or row == rows.start else row - 1
+        kept, of_logits = float(after[at]), float(logits[at])
+        found.append(
+            MemoryParts(weights, gradients, optimizer, kept - of_logits, of_logits, max(0.0, total - kept))
+        )
+    return found
+
+
 def _static_bytes(schedule: Schedule, costs: CostTable) -> Array:
     """Weights, gradients and optimizer state of each rank, shape (num_ranks,)."""
     of_stage = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes
@@ -403,9 +451,17 @@ def rank_frame(metrics: StepMetrics) -> pd.DataFrame:
                 "bubble_ratio": rank.bubble_ratio,
                 "peak_in_flight": rank.peak_in_flight,
                 "peak_memory_bytes": rank.peak_memory_bytes,
+                **_parts_of_memory(rank),
             }
         )
     return pd.DataFrame(lines)
+
+
+def _parts_of_memory(rank: RankMetrics) -> dict[str, float | None]:
+    return {
+        f"{name}_bytes": None if rank.memory_bytes is None else getattr(rank.memory_bytes, name)
+        for name in MemoryParts.__slots__
+    }
 
 
 def memory_over_time(

@@ -17,6 +17,7 @@ from pipesim.costs.traced.memory import stage_bytes
 from pipesim.costs.traced.times import KERNELS_OF_A_LAYER, kernel_rates, layer_times
 from pipesim.costs.traced.trace import trace_model
 from pipesim.costs.transformer.flops import layer_attention_flops, layer_gemm_flops, step_flops
+from pipesim.costs.transformer.kinds import LayerKind
 from pipesim.costs.transformer.memory import stage_activations
 from pipesim.costs.transformer.model import model_costs
 from pipesim.costs.transformer.parameters import model_parameters
@@ -113,7 +114,7 @@ def test_a_gpt_layer_is_the_closed_form_where_both_count_the_same():
     # 34 bytes a value of the hidden state, of which two are masks of dropout that these layers do not have;
     # traced, also 4 bytes a token and head of the softmax's sum, and 8 a token of two norms.
     values = tokens * model.hidden_size
-    held = stage_activations(setting, 1, first=False, last=False).held
+    held = stage_activations(setting, (LayerKind(False),), first=False, last=False).held
     assert held == 34 * values
     small = 4 * tokens * model.num_attention_heads + 8 * tokens
     assert layer.inner_bytes + layer.input_bytes == 32 * values + small

@@ -49,7 +49,13 @@ _OPTIONAL_SCALARS = (
 )
 _PARTS = ("forward_parts_s", "backward_parts_s")
 _COLLECTIVES: tuple[GradientCollective, ...] = get_args(GradientCollective)
-_OPTIONAL_ARRAYS = ("overlapped_pair_s", "expert_share", "deferred_bytes")
+_OPTIONAL_ARRAYS = (
+    "overlapped_pair_s",
+    "expert_share",
+    "deferred_bytes",
+    "logit_bytes",
+    "deferred_logit_bytes",
+)
 _RINGS = ("gradient_ring", "expert_ring", "across_ring", "tied_embedding_ring")
 _NUMBERS = ("overlap_slowdown", "tied_embedding_bytes")
 _EVIDENCE = "calibration"

@@ -150,6 +150,14 @@ def activations_held(schedule: ActionTable, costs: CostTable) -> Array:
     return held(schedule, held_bytes(schedule, costs), deferred)
 
 
+def logits_held(schedule: ActionTable, costs: CostTable) -> Array:
+    """Bytes of logits, and of what a loss keeps of them, among `activations_held`."""
+    if costs.logit_bytes is None:
+        return np.zeros(len(schedule.op))
+    deferred = costs.logit_bytes if costs.deferred_logit_bytes is None else costs.deferred_logit_bytes
+    return held(schedule, _per_slice(schedule, costs.logit_bytes), _per_slice(schedule, deferred))
+
+
 def _per_slice(schedule: ActionTable, whole: Array) -> Array:
     return whole if schedule.num_slices == 1 else whole / schedule.num_slices
 

@@ -105,6 +105,8 @@ class CostTable:
     overlap_slowdown : Number
         Computing takes 1 + this times as long while a collective runs beside it; durations contain it for the
         collectives that they contain.
+    logit_bytes, deferred_logit_bytes : Array, optional
+        Of the activations and of what is deferred, the logits and what the loss keeps of them.
     memory_limit_bytes : float, optional
         Memory of one device.
     tokens_per_step, samples_per_step, model_flops_per_step, num_gpus, peak_flops_per_gpu,
@@ -145,6 +147,8 @@ class CostTable:
     tied_embedding_bytes: Number = 0
     tied_embedding_ring: Ring | None = None
     deferred_bytes: Array | None = None
+    logit_bytes: Array | None = None
+    deferred_logit_bytes: Array | None = None
     overlap_slowdown: Number = 0
     memory_limit_bytes: float | None = None
     tokens_per_step: float | None = None

@@ -24,10 +24,13 @@ from pipesim.scenario.resolved import (
     Efficiency,
     Jitter,
     LayerSplit,
+    Offload,
     Parallel,
+    RecomputeModule,
     Reliability,
     ResolvedScenario,
     ScheduleChoice,
+    Transformer,
 )
 from pipesim.scenario.schema import (
     AnyScenarioKeys,
@@ -46,6 +49,8 @@ _ONLY_WITH_MODEL = (
     "layers",
     "recompute",
     "recompute_for_weights",
+    "recompute_modules",
+    "recompute_layers",
     "optimizer",
     "efficiency",
     "precision",
@@ -134,8 +139,7 @@ def resolve(
             )
         if keys.recompute is None:
             notes.default("recompute", "none")
-        if keys.recompute_for_weights is not None and keys.recompute != "full":
-            raise ScenarioError("has an effect only with recompute: full", key="recompute_for_weights")
+        _check_recompute(keys, model)
         if keys.optimizer is None:
             notes.default("optimizer", "plain")
         if keys.layers is None and not uncut:
@@ -170,6 +174,9 @@ def resolve(
         measured_step_time_s=None if keys.measured_step_time is None else float(keys.measured_step_time),
         torch_model=torch_model,
         recompute_for_weights=keys.recompute_for_weights or "held",
+        recompute_modules=keys.recompute_modules or ("core_attn",),
+        recompute_layers=keys.recompute_layers,
+        offload=Offload(keys.offload.activations, keys.offload.optimizer, keys.offload.bandwidth),
         scatter_gather=_scatter_gather(keys, parallel, efficiency, notes),
         file=file,
         echo=notes.echo,
@@ -177,6 +184,33 @@ def resolve(
         keys=source.keys,
         uncut=uncut,
     )
+
+
+_NEEDS: dict[RecomputeModule, str] = {
+    "mla_up_proj": "latent attention",
+    "moe": "experts",
+    "moe_act": "experts",
+    "shared_experts": "experts",
+}
+"""Modules that only some models have."""
+
+
+def _check_recompute(keys: AnyScenarioKeys, model: Transformer | None) -> None:
+    for name, level in (
+        ("recompute_for_weights", "full"),
+        ("recompute_layers", "full"),
+        ("recompute_modules", "selective"),
+    ):
+        if getattr(keys, name) is not None and keys.recompute != level:
+            raise ScenarioError(f"has an effect only with recompute: {level}", key=name)
+    for module in keys.recompute_modules or ():
+        needed = _NEEDS.get(module)
+        missing = {
+            "experts": model is None or model.experts is None,
+            "latent attention": model is None or model.latent_attention is None,
+        }
+        if needed is not None and missing[needed]:
+            raise ScenarioError(f"{module}: the model has no {needed}", key="recompute_modules")
 
 
 def _check_sharding(keys: AnyScenarioKeys, parallel: Parallel) -> None:
@@ -219,6 +253,8 @@ def _check_torch(keys: AnyScenarioKeys, parallel: Parallel, layers: LayerSplit, 
         )
     if keys.recompute_for_weights == "again":
         raise ScenarioError("a torch model's W reads what I left; remove it", key="recompute_for_weights")
+    if keys.recompute_layers is not None:
+        raise ScenarioError("a torch model recomputes all of its layers; remove it", key="recompute_layers")
     # Its attention is whatever the module calls.
     del notes.echo["efficiency.attention_kernel"]
 

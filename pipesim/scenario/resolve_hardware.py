@@ -185,7 +185,10 @@ def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, note
     for key in ("weight_bytes", "gradient_bytes", "optimizer_bytes"):
         if key not in keys.model_fields_set and accelerator is not None:
             notes.default(f"precision.{key}", f"{getattr(keys, key):g} a parameter")
-    return Precision(compute, keys.weight_bytes, keys.gradient_bytes, keys.optimizer_bytes)
+    kept = keys.activation_format or ("fp8" if compute == "fp8" else "16-bit")
+    if keys.activation_format is None and accelerator is not None and compute == "fp8":
+        notes.default("precision.activation_format", kept)
+    return Precision(compute, keys.weight_bytes, keys.gradient_bytes, keys.optimizer_bytes, kept)
 
 
 def _accelerator(keys: AcceleratorKeys) -> Accelerator:

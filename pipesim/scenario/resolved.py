@@ -20,6 +20,12 @@ OptimizerLevel = Literal["plain", "sharded", "zero2", "zero3", "fsdp"]
 torch's stages run FSDP, gathering weights and reducing gradients once a step."""
 
 
+RecomputeModule = Literal["core_attn", "mla_up_proj", "layernorm", "mlp", "moe", "moe_act", "shared_experts"]
+"""Parts of a layer that Megatron-core can run again in the backward (``--recompute-modules``)."""
+
+ActivationFormat = Literal["16-bit", "fp8", "mxfp8", "nvfp4"]
+
+
 @dataclass(frozen=True, slots=True)
 class Experts:
     """MLPs of which every token takes a few, in place of the one MLP of some or all layers."""
@@ -306,6 +312,20 @@ class Precision:
     gradient_bytes: float
     optimizer_bytes: float
     """Master weights and moments; divided over data-parallel replicas when sharded."""
+    activation_format: ActivationFormat = "16-bit"
+    """Of the inputs of products with weights that are kept for the backward."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """What waits in the host's memory."""
+
+    activations: float = 0.0
+    """Share of the layers' activations, copied out beside the forward and back beside the backward."""
+    optimizer: float = 0.0
+    """Share of the optimizer's state, read and written over the link as it is updated."""
+    bytes_per_s: float = 50e9
+    """Of a device's link to its host, each direction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -453,6 +473,11 @@ class ResolvedScenario:
 
     scatter_gather: bool = False
     """Pipeline messages are cut among the tensor-parallel devices although activations are not."""
+    recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
+    """What selective recomputation runs again."""
+    recompute_layers: tuple[int, ...] | None = None
+    """First layers of each stage that full recomputation runs again, one number or one a stage; None: all."""
+    offload: Offload = Offload()
     recompute_for_weights: Literal["held", "again"] = "held"
     """Whether a recomputed layer's W reads what I left, or recomputes again."""
 

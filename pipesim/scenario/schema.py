@@ -33,7 +33,7 @@ from pipesim.scenario.quantities import (
     Share,
     Spread,
 )
-from pipesim.scenario.resolved import LayerSplit, OptimizerLevel
+from pipesim.scenario.resolved import ActivationFormat, LayerSplit, OptimizerLevel, RecomputeModule
 
 
 class Keys(BaseModel):
@@ -356,6 +356,9 @@ class PrecisionKeys(Keys):
     compute: Literal["bf16", "fp16", "fp8"] | None = Field(
         default=None, description="format of matrix products; bf16 by default, fp16 where there is none"
     )
+    activation_format: ActivationFormat | None = Field(
+        default=None, description="format in which inputs of products are kept; that of compute by default"
+    )
     weight_bytes: PositiveNumber = Field(default=2.0, description="bytes a parameter of weights")
     gradient_bytes: PositiveNumber = Field(default=4.0, description="bytes a parameter of gradients")
     optimizer_bytes: NumberOrZero = Field(
@@ -420,6 +423,28 @@ def _by_number(value: object) -> object:
     }
 
 
+def _listed(value: object) -> object:
+    """Take one value for a list of one."""
+    if value is None or isinstance(value, tuple):
+        return value
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+class OffloadKeys(Keys):
+    """``offload:``."""
+
+    activations: Share = Field(
+        default=0.0, description="share of the layers' activations, from F to the backward"
+    )
+    optimizer: Share = Field(
+        default=0.0, description="share of the optimizer's state, which is updated through the link"
+    )
+    bandwidth: BytesPerS = Field(
+        default=50e9,
+        description="of a device's link to its host, each direction; 50 GB/s (PCIe 5 x16) by default",
+    )
+
+
 class JitterKeys(Keys):
     """``jitter:``."""
 
@@ -466,6 +491,16 @@ class AnyScenarioKeys(Keys):
     recompute: Literal["none", "selective", "full"] | None = Field(
         None, description="activations that the backward computes anew; none by default"
     )
+    recompute_modules: Annotated[tuple[RecomputeModule, ...] | None, BeforeValidator(_listed)] = Field(
+        None,
+        description="modules that the backward runs again with recompute: selective; core_attn by default",
+    )
+    recompute_layers: Annotated[tuple[CountOrZero, ...] | None, BeforeValidator(_listed)] = Field(
+        None,
+        description="first layers of each stage that recompute: full runs again, one number or one a stage; "
+        "all by default",
+    )
+    offload: OffloadKeys = Field(OffloadKeys(), description="what waits in the host's memory")
     recompute_for_weights: Literal["held", "again"] | None = Field(
         None,
         description="what W of a recomputed layer reads: held since I, or recomputed again; held by default",

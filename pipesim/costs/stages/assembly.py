@@ -67,6 +67,8 @@ class Stages:
         Over all replicas, recomputation left out.
     provenance : Mapping of str to str
         What is particular to the model.
+    logit_bytes, deferred_logit_bytes : FloatArray, optional
+        Of the activations and of what is deferred, those of the logits.
     tied_embedding_bytes, tied_embedding_ring
         See `CostTable`.
     second_embedding_parameters : float
@@ -92,6 +94,8 @@ class Stages:
     tied_embedding_ring: Ring | None = None
     second_embedding_parameters: float = 0.0
     weight_recompute_s: FloatArray | float = 0.0
+    logit_bytes: FloatArray | None = None
+    deferred_logit_bytes: FloatArray | None = None
 
 
 def cost_table(
@@ -142,6 +146,9 @@ def cost_table(
     second = stages.second_embedding_parameters
     seconds_each = _OPTIMIZER_TRAFFIC_BYTES / memory_bytes_per_s(cluster.accelerator, efficiency)
     overhead_s = efficiency.step_overhead_s / num_chunks
+    offload = scenario.offload
+    # Read and written at a time, for the host's link is full duplex.
+    offloaded = offload.optimizer * state.optimizer(dense, experts)
     return CostTable(
         forward_s=np.sum(list(forward_parts.values()), axis=0),
         backward_s=np.sum(list(backward_parts.values()), axis=0),
@@ -159,7 +166,9 @@ def cost_table(
         fixed_sync_s=np.zeros(num_stages),
         tied_embedding_bytes=stages.tied_embedding_bytes,
         tied_embedding_ring=stages.tied_embedding_ring,
-        optimizer_s=state.updated(dense, experts) * seconds_each + overhead_s,
+        optimizer_s=state.updated(dense, experts) * seconds_each
+        + offloaded / offload.bytes_per_s
+        + overhead_s,
         optimizer_fixed_s=overhead_s,
         second_embedding=None
         if not second
@@ -170,7 +179,9 @@ def cost_table(
             optimizer_s=state.updated(second, 0.0) * seconds_each,
         ),
         weight_bytes=state.weights(dense, experts),
-        optimizer_bytes=state.optimizer(dense, experts),
+        optimizer_bytes=state.optimizer(dense, experts) - offloaded,
+        logit_bytes=stages.logit_bytes,
+        deferred_logit_bytes=stages.deferred_logit_bytes,
         activation_bytes=stages.activation_bytes,
         deferred_bytes=stages.deferred_bytes,
         working_bytes=working,

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from pipesim.costs.stages.balance import Chain, balanced, expected_in_flight
 from pipesim.costs.stages.sharding import StageParameters
 from pipesim.costs.stages.state import StateBytes
+from pipesim.costs.transformer.kinds import LayerKind
 from pipesim.costs.transformer.layer import Setting, embedding_times, head_times, layer_times
 from pipesim.costs.transformer.memory import stage_activations
 from pipesim.costs.transformer.parameters import embedding_parameters, head_parameters, layer_parameters
@@ -62,6 +63,33 @@ def layers_per_stage(
     return tuple(counts)
 
 
+def layers_of_stages(
+    scenario: ResolvedScenario, model: Transformer, counts: tuple[int, ...]
+) -> tuple[tuple[LayerKind, ...], ...]:
+    """Kinds of the layers of each stage in turn.
+
+    Raises
+    ------
+    ScenarioError
+        If the numbers of recomputed layers are for another number of stages.
+    """
+    recomputed = scenario.recompute_layers
+    if recomputed is not None and len(recomputed) not in (1, len(counts)):
+        raise ScenarioError(
+            f"has {len(recomputed)} entries; needed: one, or one for each of the {len(counts)} stages",
+            file=scenario.file,
+            key="recompute_layers",
+        )
+    stages, first = [], 0
+    for stage, count in enumerate(counts):
+        number = count if recomputed is None else recomputed[stage if len(recomputed) > 1 else 0]
+        stages.append(
+            tuple(LayerKind(model.has_experts(first + at), kept=at >= number) for at in range(count))
+        )
+        first += count
+    return tuple(stages)
+
+
 def _chain(scenario: ResolvedScenario, setting: Setting, holders: Holders) -> Chain:
     model, parallel, cluster = setting.model, scenario.parallel, scenario.cluster
     assert cluster is not None
@@ -73,10 +101,10 @@ def _chain(scenario: ResolvedScenario, setting: Setting, holders: Holders) -> Ch
         [by_accelerator[each.name] * slow.get(rank, 1.0) for rank, each in enumerate(accelerators)]
     )
     alone = [
-        stage_activations(setting, 0, first=False, last=True),
-        stage_activations(setting, 0, first=True, last=False),
-        stage_activations(setting, 1, first=False, last=False),
-        stage_activations(setting, 1, first=False, last=False, num_with_experts=1),
+        stage_activations(setting, (), first=False, last=True),
+        stage_activations(setting, (), first=True, last=False),
+        stage_activations(setting, (LayerKind(False),), first=False, last=False),
+        stage_activations(setting, (LayerKind(True),), first=False, last=False),
     ]
     present = sorted(set(kinds.tolist()))
     working = max(alone[kind].working for kind in present)

@@ -47,6 +47,14 @@ def attention_gemms(model: Transformer, tensor: int = 1) -> Shapes:
     return (*queries, keys_values_down, keys_values_up, output)
 
 
+def latent_up_gemms(model: Transformer, tensor: int = 1) -> Shapes:
+    """Of the products of latent attention those that make keys, values and queries from narrow vectors."""
+    latent = model.latent_attention
+    if latent is None:
+        return ()
+    return tuple(shape for shape in attention_gemms(model, tensor)[:-1] if shape[1] != model.hidden_size)
+
+
 def mlp_gemms(model: Transformer, inner: int, tensor: int = 1) -> Shapes:
     """MLP in (gate and up as one) and MLP out, for a width of `inner`."""
     mlp_in = (2 if model.gated_mlp else 1) * inner

@@ -28,6 +28,7 @@ overhead; I runs everything else, recomputation included, so I and W add up to B
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -38,13 +39,14 @@ from pipesim.costs.transformer.flops import (
     Shapes,
     attention_gemms,
     head_flops,
+    latent_up_gemms,
     layer_attention_flops,
     layer_gemms,
     mlp_gemms,
     router_flops,
 )
 from pipesim.costs.transformer.parameters import key_size, value_size
-from pipesim.scenario.resolved import Experts, Transformer
+from pipesim.scenario.resolved import ActivationFormat, Experts, RecomputeModule, Transformer
 
 PARTS = (
     "gemm",
@@ -57,6 +59,7 @@ PARTS = (
     "head",
     "recompute",
     "boundary_gather",
+    "offload",
     "shard_exchange",
 )
 """What forward and backward times consist of, in the order that pictures stack them."""
@@ -67,6 +70,8 @@ _FLASH_BACKWARD = 2.5
 _MEMORY_BOUND_BACKWARD = 1.5
 _HIDDEN_BYTES, _MLP_BYTES = 22, 4
 _SORT_BYTES = 8
+_NORM_BYTES = 8
+"""Of the bytes of the hidden size, those that its two norms read and write."""
 _LOGIT_BYTES = 12
 _LOOKUP_BYTES = 4
 
@@ -111,6 +116,16 @@ class Setting:
     weights_recompute: bool = False
     """W of a recomputed layer computes it again, in place of reading what I left."""
     weight_gradient_placeholders: bool = False
+    recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
+    activation_format: ActivationFormat = "16-bit"
+    offloaded: float = 0.0
+    """Share of the layers' activations that wait in the host's memory."""
+
+    @property
+    def recomputed_modules(self) -> frozenset[str]:
+        """Modules that selective recomputation runs again, those inside others with them."""
+        modules = set(self.recompute_modules if self.recompute == "selective" else ())
+        return frozenset(modules | ({"moe_act", "shared_experts"} if "moe" in modules else set()))
 
     @property
     def num_tokens(self) -> float:
@@ -166,7 +181,11 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
         "overhead": overhead,
     }
     # The overhead is the host's, which runs ahead during a backward: recomputing pays none.
-    again = {"none": 0.0, "selective": attention + to_context, "full": sum(forward.values()) - overhead}
+    again = {
+        "none": 0.0,
+        "selective": sum(_module_s(setting, experts, attention + to_context)),
+        "full": sum(forward.values()) - overhead,
+    }
     backward = {
         "gemm": 2 * gemm,
         "attention": attention_backward,
@@ -180,6 +199,37 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
     # I has paid for one recomputation.
     more = again[setting.recompute] if setting.weights_recompute else 0.0
     return BlockTimes(forward, backward, weight_gradient_s=gemm + overhead, weight_recompute_s=more)
+
+
+def _module_s(setting: Setting, experts: Experts | None, core_attention_s: float) -> Iterator[float]:
+    """Forward of each module that selective recomputation runs again in a layer."""
+    model, tensor, rows = setting.model, setting.tensor, setting.num_expert_rows
+    modules, rate = setting.recomputed_modules, setting.rates.memory_bytes_per_s
+    hidden_share = tensor if setting.sequence_parallel else 1
+    inner_bytes = _MLP_BYTES / tensor * (2 if model.gated_mlp else 1)
+    if "core_attn" in modules:
+        yield core_attention_s
+    if "layernorm" in modules:
+        yield setting.num_tokens * _NORM_BYTES * model.hidden_size / hidden_share / rate
+    if "mla_up_proj" in modules:
+        yield _gemm_s(setting, latent_up_gemms(model, tensor), setting.num_tokens)
+    if experts is None:
+        if "mlp" in modules:
+            yield _gemm_s(setting, mlp_gemms(model, model.intermediate_size, tensor), setting.num_tokens)
+            yield setting.num_tokens * inner_bytes * model.intermediate_size / rate
+            yield _tensor_collective_s(setting, None) / 2
+        return
+    if "moe" in modules:
+        dense_half = _tensor_collective_s(setting, None) / 2
+        yield router_flops(model, setting.num_tokens / tensor) / setting.rates.layer_gemm_flops_per_s
+        yield _routed_gemm_s(setting, experts)
+        yield 2 * all_to_all_s(_dispatch_bytes(setting), setting.exchange)
+        yield _sort_s(setting) + _tensor_collective_s(setting, experts) - dense_half
+    if "moe_act" in modules:
+        yield rows * inner_bytes * experts.intermediate_size / rate
+    if "shared_experts" in modules and experts.shared_intermediate_size:
+        yield _gemm_s(setting, mlp_gemms(model, experts.shared_intermediate_size, tensor), setting.num_tokens)
+        yield setting.num_tokens * inner_bytes * experts.shared_intermediate_size / rate
 
 
 def head_times(setting: Setting) -> BlockTimes:
@@ -214,13 +264,17 @@ def _layer_gemm_s(setting: Setting, experts: Experts | None) -> float:
     if experts is None:
         return _gemm_s(setting, layer_gemms(model, tensor), setting.num_tokens)
     shared = attention_gemms(model, tensor) + mlp_gemms(model, experts.shared_intermediate_size, tensor)
-    routed = mlp_gemms(model, experts.intermediate_size, tensor)
     router = router_flops(model, setting.num_tokens / tensor)
     return (
         _gemm_s(setting, shared, setting.num_tokens)
         + router / setting.rates.layer_gemm_flops_per_s
-        + _gemm_s(setting, routed, setting.num_expert_rows) / setting.rates.grouped_gemm
+        + _routed_gemm_s(setting, experts)
     )
+
+
+def _routed_gemm_s(setting: Setting, experts: Experts) -> float:
+    shapes = mlp_gemms(setting.model, experts.intermediate_size, setting.tensor)
+    return _gemm_s(setting, shapes, setting.num_expert_rows) / setting.rates.grouped_gemm
 
 
 def _gemm_s(setting: Setting, shapes: Shapes, num_rows: float) -> float:
@@ -271,8 +325,14 @@ def _memory_bound_s(setting: Setting, experts: Experts | None) -> float:
     else:
         nbytes += tokens * mlp_bytes * experts.shared_intermediate_size
         nbytes += setting.num_expert_rows * mlp_bytes * experts.intermediate_size
-        num_sorts = 1 if setting.exchange is None else 2
-        nbytes += num_sorts * _SORT_BYTES * setting.num_expert_rows * model.hidden_size / setting.tensor
+        return nbytes / setting.rates.memory_bytes_per_s + _sort_s(setting)
+    return nbytes / setting.rates.memory_bytes_per_s
+
+
+def _sort_s(setting: Setting) -> float:
+    """Seconds of sorting tokens by expert, twice where they are exchanged."""
+    num_sorts = 1 if setting.exchange is None else 2
+    nbytes = num_sorts * _SORT_BYTES * setting.num_expert_rows * setting.model.hidden_size / setting.tensor
     return nbytes / setting.rates.memory_bytes_per_s
 
 

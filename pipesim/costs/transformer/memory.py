@@ -10,11 +10,15 @@ Megatron-LM's output layer among them.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipesim.costs.transformer.kinds import LayerKind
 from pipesim.costs.transformer.layer import Setting
 from pipesim.costs.transformer.parameters import attention_parameters, head_parameters, num_mlp_matrices
 from pipesim.costs.transformer.tensors import (
+    KEPT_BYTES,
     VALUE_BYTES,
     num_scores,
     product_gradients,
@@ -44,53 +48,64 @@ class ActivationBytes:
     working : float
         Needed on top while one operation runs: the layer being recomputed, the gradients of a sublayer or of
         the logits, placeholders of weight gradients.
+    logits, deferred_logits : float
+        Of what is held and deferred, the logits and what the loss keeps of them.
+    offloaded : float
+        Copied to the host's memory after the forward and back for the backward.
     """
 
     held: float
     deferred: float
     working: float
+    logits: float
+    deferred_logits: float
+    offloaded: float
 
 
 def stage_activations(
-    setting: Setting, num_layers: int, *, first: bool, last: bool, num_with_experts: int = 0
+    setting: Setting, layers: Sequence[LayerKind], *, first: bool, last: bool
 ) -> ActivationBytes:
-    """Activations of a stage of `num_layers` layers, with the embedding or the head where it has them.
+    """Activations of a stage of some layers, with the embedding or the head where it has them.
 
     Parameters
     ----------
-    num_layers, num_with_experts : int
-        Layers in all, and those of them that have experts.
+    layers : sequence of LayerKind
+        Of the stage.
     first, last : bool
         Whether the stage has the embedding, and the head.
     """
-    held, deferred, working = 0.0, 0.0, 0.0
+    held, deferred, working, logits, deferred_logits = 0.0, 0.0, 0.0, 0.0, 0.0
     hidden = stream_bytes(setting, setting.model.hidden_size)
     placeholders = _placeholder_bytes(setting, attention_parameters(setting.model, setting.tensor).split)
-    kinds = ((None, num_layers - num_with_experts), (setting.model.experts, num_with_experts))
-    for experts, count in kinds:
-        if not count:
-            continue
-        whole, kept = _layer_bytes(setting, experts)
+    for kind, count in Counter(layers).items():
+        of_kind, experts = kind.setting(setting), setting.model.experts if kind.with_experts else None
+        whole, kept = _layer_bytes(of_kind, experts)
         held += count * kept
-        deferred += count * _deferred_layer_bytes(setting, experts)
-        working = max(working, whole - kept + _gradient_bytes(setting, experts))
+        deferred += count * _deferred_layer_bytes(of_kind, experts)
+        working = max(working, whole - kept + _gradient_bytes(of_kind, experts))
+    # Layers with and without experts have weights of other shapes, of which one of each is at hand.
+    for with_experts in sorted({kind.with_experts for kind in layers}):
+        experts = setting.model.experts if with_experts else None
         placeholders += _placeholder_bytes(setting, _mlp_parameters(setting, experts))
+    offloaded = setting.offloaded * held
+    held -= offloaded
     if first:
         deferred += hidden  # the gradient of the embedding's output
         if not setting.model.gated_mlp:
             held += hidden / VALUE_BYTES  # the embedding's dropout mask
     if last:
         held += 2 * hidden  # inputs of norm and head
-        logits = setting.num_tokens * setting.model.vocab_size / setting.tensor
-        deferred += hidden + VALUE_BYTES * logits
+        number = setting.num_tokens * setting.model.vocab_size / setting.tensor
         kept, beside = _FUSED_LOSS_BYTES if setting.fused_loss else _LOSS_BYTES
-        held += kept * logits
+        logits, deferred_logits = kept * number, VALUE_BYTES * number
+        deferred += hidden + deferred_logits
+        held += logits
         # The logits are gone by the time the backward reaches the layers.
-        working = max(working - kept * logits, beside * logits + _stream_gradient_bytes(setting))
+        working = max(working - logits, beside * number + _stream_gradient_bytes(setting))
         placeholders += _placeholder_bytes(setting, head_parameters(setting.model).split)
     if setting.weight_gradient_placeholders:
         working += placeholders
-    return ActivationBytes(held, deferred, working)
+    return ActivationBytes(held, deferred, working, logits, deferred_logits, offloaded)
 
 
 def _layer_bytes(setting: Setting, experts: Experts | None) -> tuple[float, float]:
@@ -99,8 +114,7 @@ def _layer_bytes(setting: Setting, experts: Experts | None) -> tuple[float, floa
     whole = sum(tensor.nbytes for tensor in tensors)
     if setting.recompute == "full":
         return whole, stream_bytes(setting, setting.model.hidden_size)
-    dropped = ("core_attn",) if setting.recompute == "selective" else ()
-    return whole, sum(tensor.nbytes for tensor in tensors if tensor.module not in dropped)
+    return whole, sum(t.nbytes for t in tensors if t.module not in setting.recomputed_modules)
 
 
 def _deferred_layer_bytes(setting: Setting, experts: Experts | None) -> float:
@@ -112,7 +126,14 @@ def _deferred_layer_bytes(setting: Setting, experts: Experts | None) -> float:
     gradients = product_gradients(setting, experts)
     if setting.recompute == "full" and setting.weights_recompute:
         return gradients + stream_bytes(setting, setting.model.hidden_size)
-    return gradients + sum(t.nbytes for t in saved_tensors(setting, experts) if t.for_weights)
+    # What attention's own backward reads is over.
+    kept = KEPT_BYTES[setting.activation_format] / VALUE_BYTES
+    inputs = (
+        t.nbytes * (kept / (1 + kept) if t.is_read_otherwise and kept != 1 else 1)
+        for t in saved_tensors(setting, experts)
+        if t.for_weights
+    )
+    return gradients + sum(inputs)
 
 
 def _gradient_bytes(setting: Setting, experts: Experts | None) -> float:

@@ -11,8 +11,9 @@ from pipesim.costs.network.topology import tied_embedding_ring
 from pipesim.costs.stages.assembly import Stages, cost_table, on_mixed_ranks
 from pipesim.costs.stages.sharding import Block, StageParameters
 from pipesim.costs.table import CostTable
-from pipesim.costs.transformer.cut import Holders, layers_per_stage
+from pipesim.costs.transformer.cut import Holders, layers_of_stages, layers_per_stage
 from pipesim.costs.transformer.flops import step_flops
+from pipesim.costs.transformer.kinds import LAYER_KINDS, LayerKind
 from pipesim.costs.transformer.layer import (
     PARTS,
     BlockTimes,
@@ -23,10 +24,9 @@ from pipesim.costs.transformer.layer import (
     layer_times,
     message_bytes,
 )
-from pipesim.costs.transformer.memory import ActivationBytes, stage_activations
+from pipesim.costs.transformer.memory import stage_activations
 from pipesim.costs.transformer.parameters import (
     embedding_parameters,
-    experts_in_stages,
     head_parameters,
     layer_parameters,
     stage_parameters,
@@ -66,8 +66,13 @@ def model_costs(
             cluster,
             lambda alike: model_costs(cut_so, model, alike, efficiency, num_chunks=num_chunks),
         )
-    times = _StageTimes.of(setting, counts)
-    activations = _activations(setting, counts)
+    layers = layers_of_stages(scenario, model, counts)
+    times = _StageTimes.of(setting, layers)
+    last = num_stages - 1
+    activations = [
+        stage_activations(setting, of_stage, first=stage == 0, last=stage == last)
+        for stage, of_stage in enumerate(layers)
+    ]
     forward_parts, backward_parts = times.by_part("forward_s"), times.by_part("backward_s")
     # What is not cut each tensor-parallel device sends in whole (Megatron-core, get_tensor_shapes).
     is_cut = parallel.sequence_parallel or scenario.scatter_gather
@@ -77,6 +82,11 @@ def model_costs(
         gathers = np.full(num_stages, boundary_gather_s(setting))
         forward_parts["boundary_gather"] = np.where(np.arange(num_stages) > 0, gathers, 0.0)
         backward_parts["boundary_gather"] = np.where(boundary > 0, gathers, 0.0)
+    offload_s = np.array([stage.offloaded for stage in activations]) / scenario.offload.bytes_per_s
+    if offload_s.any():
+        # Out beside the forward and back beside the backward.
+        for parts in (forward_parts, backward_parts):
+            parts["offload"] = np.maximum(0.0, offload_s - np.sum(list(parts.values()), axis=0))
     num_sequences = batch.num_microbatches * batch.micro * parallel.data
     stages = Stages(
         forward_parts_s=forward_parts,
@@ -88,8 +98,10 @@ def model_costs(
         parameters=stage_parameters(model, counts, parallel),
         activation_bytes=np.array([stage.held for stage in activations]),
         working_bytes=np.array([stage.working for stage in activations]),
+        logit_bytes=np.array([stage.logits for stage in activations]),
+        deferred_logit_bytes=np.array([stage.deferred_logits for stage in activations]),
         deferred_bytes=np.array([stage.deferred for stage in activations]),
-        blocks=lambda stage: _blocks(scenario, setting, times, counts, stage),
+        blocks=lambda stage: _blocks(scenario, setting, times, stage),
         tokens_per_sample=model.seq_length,
         model_flops_per_step=step_flops(model, num_sequences),
         provenance=transformer_provenance(model, counts),
@@ -109,27 +121,32 @@ class _StageTimes:
     Parameters
     ----------
     kinds : tuple of BlockTimes
-        Layer with one MLP, layer with experts, embedding, head.
+        Embedding, head, and layers by `LayerKind`.
     numbers : FloatArray
-        Blocks of each kind on each stage, shape (4, S).
+        Blocks of each kind on each stage, shape (6, S).
+    layers : tuple of tuple of LayerKind
+        Layers of each stage in turn.
     """
 
-    kinds: tuple[BlockTimes, BlockTimes, BlockTimes, BlockTimes]
+    kinds: tuple[BlockTimes, ...]
     numbers: FloatArray
+    layers: tuple[tuple[LayerKind, ...], ...]
 
     @classmethod
-    def of(cls, setting: Setting, counts: tuple[int, ...]) -> _StageTimes:
-        numbers = np.zeros((4, len(counts)))
-        numbers[1] = list(experts_in_stages(setting.model, counts))
-        numbers[0] = np.array(counts) - numbers[1]
-        numbers[2, 0] = numbers[3, -1] = 1
-        kinds = (
-            layer_times(setting),
-            layer_times(setting, with_experts=True),
-            embedding_times(setting),
-            head_times(setting),
+    def of(cls, setting: Setting, layers: tuple[tuple[LayerKind, ...], ...]) -> _StageTimes:
+        numbers = np.zeros((2 + len(LAYER_KINDS), len(layers)))
+        numbers[0, 0] = numbers[1, -1] = 1
+        for stage, of_stage in enumerate(layers):
+            for kind in of_stage:
+                numbers[2 + LAYER_KINDS.index(kind), stage] += 1
+        of_layers = (
+            layer_times(kind.setting(setting), with_experts=kind.with_experts) for kind in LAYER_KINDS
         )
-        return cls(kinds, numbers)
+        return cls((embedding_times(setting), head_times(setting), *of_layers), numbers, layers)
+
+    def of_layer(self, kind: LayerKind) -> BlockTimes:
+        """Look up the times of one layer."""
+        return self.kinds[2 + LAYER_KINDS.index(kind)]
 
     def of_stages(self, seconds: list[float]) -> FloatArray:
         """Seconds of each stage from those of each kind of block."""
@@ -143,35 +160,21 @@ class _StageTimes:
         return {part: seconds for part, seconds in parts.items() if seconds.any()}
 
 
-def _activations(setting: Setting, counts: tuple[int, ...]) -> list[ActivationBytes]:
-    num_with_experts = experts_in_stages(setting.model, counts)
-    return [
-        stage_activations(
-            setting, count, first=stage == 0, last=stage == len(counts) - 1, num_with_experts=mixed
-        )
-        for stage, (count, mixed) in enumerate(zip(counts, num_with_experts, strict=True))
-    ]
-
-
-def _blocks(
-    scenario: ResolvedScenario, setting: Setting, times: _StageTimes, counts: tuple[int, ...], stage: int
-) -> list[Block]:
+def _blocks(scenario: ResolvedScenario, setting: Setting, times: _StageTimes, stage: int) -> list[Block]:
     """List what a stage gathers and reduces one by one, in the order of the forward."""
     model, parallel = setting.model, scenario.parallel
-    first = sum(counts[:stage])
     blocks = []
-    for layer in range(first, first + counts[stage]):
-        mixed = model.has_experts(layer)
-        number = layer_parameters(model, parallel.tensor, with_experts=mixed)
+    for kind in times.layers[stage]:
+        number = layer_parameters(model, parallel.tensor, with_experts=kind.with_experts)
         of_experts = number.experts / (parallel.tensor * parallel.expert)
         held = StageParameters(number.per_device(parallel.tensor), of_experts)
-        blocks.append(_block(times.kinds[mixed], held))
+        blocks.append(_block(times.of_layer(kind), held))
     if stage == 0:
         held = StageParameters(embedding_parameters(model).per_device(parallel.tensor), 0.0)
-        blocks.insert(0, _block(times.kinds[2], held))
-    if stage == len(counts) - 1:
+        blocks.insert(0, _block(times.kinds[0], held))
+    if stage == len(times.layers) - 1:
         held = StageParameters(head_parameters(model).per_device(parallel.tensor), 0.0)
-        blocks.append(_block(times.kinds[3], held))
+        blocks.append(_block(times.kinds[1], held))
     return blocks
 
 

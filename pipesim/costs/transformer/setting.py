@@ -55,5 +55,8 @@ def layer_setting(
         overlap_slowdown=efficiency.overlap_slowdown,
         fused_loss=efficiency.loss_kernel == "fused",
         weights_recompute=scenario.recompute_for_weights == "again",
+        recompute_modules=scenario.recompute_modules,
+        activation_format=scenario.precision.activation_format,
+        offloaded=scenario.offload.activations,
         weight_gradient_placeholders=efficiency.weight_gradient_placeholders,
     )

@@ -20,9 +20,16 @@ from pipesim.costs.transformer.parameters import (
     value_head_size,
     value_size,
 )
-from pipesim.scenario.resolved import Experts
+from pipesim.scenario.resolved import ActivationFormat, Experts
 
 VALUE_BYTES = 2
+KEPT_BYTES: dict[ActivationFormat, float] = {
+    "16-bit": 2,
+    "fp8": 1,
+    "mxfp8": 1 + 1 / 32,
+    "nvfp4": 0.5 + 1 / 16,
+}
+"""Of a value that is the input of a product, scales of its blocks included."""
 
 
 class Tensor(NamedTuple):
@@ -39,16 +46,32 @@ class Tensor(NamedTuple):
         ``mla_up_proj``, ``mlp``, ``moe``, ``moe_act`` or ``shared_experts``.
     for_weights : bool
         Whether it is the input of a product with weights, which the weight's gradient reads.
+    is_read_otherwise : bool
+        Whether another part of the backward reads such an input too, and in 16 bits.
     """
 
     name: str
     nbytes: float
     module: str
     for_weights: bool = False
+    is_read_otherwise: bool = False
 
 
 def saved_tensors(setting: Setting, experts: Experts | None) -> Iterator[Tensor]:
-    """List what the forward of a layer leaves for its backward, scores of unfused attention included."""
+    """List what the forward of a layer leaves for its backward, scores of unfused attention included.
+
+    Inputs of products are kept in the format in which these compute, beside 16 bits where attention's own
+    backward reads them.
+    """
+    share = KEPT_BYTES[setting.activation_format] / VALUE_BYTES
+    for tensor in _tensors(setting, experts):
+        if tensor.for_weights and share != 1:
+            yield tensor._replace(nbytes=(share + tensor.is_read_otherwise) * tensor.nbytes)
+        else:
+            yield tensor
+
+
+def _tensors(setting: Setting, experts: Experts | None) -> Iterator[Tensor]:
     model, hidden = setting.model, setting.model.hidden_size
     yield Tensor("inputs of two norms", 2 * stream_bytes(setting, hidden), "stream")
     yield Tensor("input of attention", stream_bytes(setting, hidden), "layernorm", for_weights=True)
@@ -71,6 +94,10 @@ def saved_tensors(setting: Setting, experts: Experts | None) -> Iterator[Tensor]
 
 def product_gradients(setting: Setting, experts: Experts | None) -> float:
     """Bytes of the gradients of all outputs of products with weights, which the weights' gradients read."""
+    return _product_gradients(setting, experts) * KEPT_BYTES[setting.activation_format] / VALUE_BYTES
+
+
+def _product_gradients(setting: Setting, experts: Experts | None) -> float:
     model, latent, hidden = setting.model, setting.model.latent_attention, setting.model.hidden_size
     inner = 2 if model.gated_mlp else 1
     nbytes = 2 * stream_bytes(setting, hidden)  # of attention and of the MLP
@@ -111,9 +138,8 @@ def _attention(setting: Setting) -> Iterator[Tensor]:
     keys_and_values = key_size(model, setting.tensor) + value_size(model, setting.tensor)
     made_by = "attention" if latent is None else "mla_up_proj"
     yield Tensor("queries, keys, values", cut_bytes(setting, query_size(model) + keys_and_values), made_by)
-    yield Tensor(
-        "output of attention", cut_bytes(setting, attention_output_size(model)), "attention", for_weights=True
-    )
+    output = cut_bytes(setting, attention_output_size(model))
+    yield Tensor("output of attention", output, "attention", for_weights=True, is_read_otherwise=True)
     if latent is not None:
         ranks = latent.kv_lora_rank + (latent.q_lora_rank or 0)
         before = cut_bytes(setting, ranks + latent.qk_rope_head_dim)

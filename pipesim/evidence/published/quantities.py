@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pipesim.costs import build_costs
-from pipesim.costs.transformer.cut import layers_per_stage
+from pipesim.costs.transformer.cut import layers_of_stages, layers_per_stage
 from pipesim.costs.transformer.memory import stage_activations
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.evidence.published.collectives import collective_s
@@ -70,6 +70,7 @@ def _layer_activation_bytes(prepared: Prepared) -> float:
     assert scenario.efficiency is not None
     setting = layer_setting(scenario, scenario.model, scenario.cluster, scenario.efficiency)
     counts = layers_per_stage(scenario, setting, schedule.num_stages)
-    kept = [stage_activations(setting, count, first=False, last=False).held for count in counts]
+    layers = layers_of_stages(scenario, scenario.model, counts)
+    kept = [stage_activations(setting, of_stage, first=False, last=False).held for of_stage in layers]
     in_flight = held(schedule, np.array(kept))
     return float(in_flight[schedule.rows_of(0)].max())
