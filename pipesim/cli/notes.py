@@ -9,6 +9,8 @@ from rich.console import Console
 from pipesim.cli import tables
 from pipesim.questions import Result
 from pipesim.questions.memory_advice import THIN_SHARE, changes_for_memory
+from pipesim.questions.run import GROUP_SIZE
+from pipesim.schedules import family
 from pipesim.schedules.frameworks import FRAMEWORKS, runs_only_as_csv
 
 
@@ -20,6 +22,8 @@ def print_notes(console: Console, results: Sequence[Result]) -> None:
     for result in results:
         for note in result.notes:
             console.print(f"note: {result.label} runs here, but not in {note}")
+    if len(results) == 1:
+        _print_without_effect(console, results[0])
     for result in results:
         if result.asynchrony is not None:
             late = result.asynchrony
@@ -40,6 +44,12 @@ def print_notes(console: Console, results: Sequence[Result]) -> None:
         console.print("inferred:")
     for key, words in scenario.echo.items():
         console.print(f"  {key} = {words}")
+
+
+def _print_without_effect(console: Console, result: Result) -> None:
+    stated, named = result.scenario.parallel.microbatch_group_size, result.shape is not None
+    if stated is not None and named and GROUP_SIZE not in family(result.schedule.name).options:
+        console.print(f"note: parallel.{GROUP_SIZE} has no effect on {result.schedule.name}")
 
 
 def _overhead_notes(results: Sequence[Result]) -> Iterator[str]:
