@@ -113,7 +113,10 @@ def flags_of(words: Iterable[str]) -> dict[str, Any]:
             name = None if equals else name
         elif name is not None:
             before = result[name]
-            result[name] = word if before is True else [*_listed(before), word]
+            if isinstance(before, list):
+                before.append(word)
+            else:
+                result[name] = word if before is True else [before, word]
     return result
 
 
@@ -123,7 +126,7 @@ def _training_arguments(script: Script) -> dict[str, Any]:
     together = [[word for words in plain for word in words]] if plain else []
     commands = [
         words
-        for words in [*(each for each in script.commands if each not in plain), *together]
+        for words in [*(each for each in script.commands if not each[0].startswith("--")), *together]
         if any(word in _TRAINING for word in words)
     ]
     if not commands:
