@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -118,7 +119,7 @@ def test_ctrl_c_while_modules_load_is_one_line(
 ) -> None:
     class Loading:
         def __getattr__(self, name: str) -> Any:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setitem(sys.modules, "pipesim.cli.app", Loading())
     with pytest.raises(SystemExit) as stopped:

@@ -23,6 +23,7 @@ from pipesim.executor.run import read_run
 from pipesim.files import check_outputs, complete_file, write_text
 from pipesim.ir import lower
 from pipesim.prediction import load_csv, predict
+from pipesim.questions import compare
 from pipesim.reading import read_json
 from pipesim.scenario import load_scenario, scenario_from_mapping
 from pipesim.schedules import Shape, generate
@@ -353,3 +354,45 @@ def test_text_in_a_table_is_no_formula(tmp_path):
     assert pipesim("sweep", TEACHING, "-o", output, *arguments)[0] == 0
     (row,) = csv.DictReader(output.read_text().splitlines())
     assert row["name"] == "'=HYPERLINK(1)"
+
+
+def test_a_schedule_with_two_chunks_takes_lists_of_as_many_stages():
+    """Only the schedule knows how many stages a rank holds; compare skips those with another number."""
+    stated = ["costs.forward=[1,1,1,1,1,1,1,1]", "costs.backward=2", "schedule=dualpipe-v"]
+    result = predict(load_scenario(TEACHING, stated))
+    assert result.schedule.num_stages == 8
+    with pytest.raises(
+        ScenarioError, match=r"has 8 entries, one a stage is needed: 4 \(4 ranks x 1 chunks\)"
+    ):
+        predict(load_scenario(TEACHING, [*stated, "schedule=1f1b"]))
+    compared = compare(load_scenario(TEACHING, stated), schedules=["1f1b", "dualpipe-v"])
+    assert [one.schedule.name for one in compared.results] == ["dualpipe-v"]
+    assert [one.schedule for one in compared.skipped] == ["1f1b"]
+    with pytest.raises(ScenarioError, match=r"has 3 entries.*a multiple of these 4 ranks"):
+        load_scenario(TEACHING, ["costs.forward=[1,1,1]"])
+
+
+def test_a_rank_has_one_factor():
+    with pytest.raises(ScenarioError, match=r"slow_ranks: number 1 is stated twice"):
+        load_scenario(TEACHING, ["jitter={slow_ranks: {'01': 2, '1': 3}}"])
+
+
+def test_a_setting_without_effect_is_named():
+    arguments = ("simulate", TEACHING, "--set", "parallel.microbatch_group_size=4", "--set")
+    note = "note: parallel.microbatch_group_size has no effect on 1f1b"
+    assert note in pipesim(*arguments, "schedule=1f1b")[1]
+    assert "no effect" not in pipesim(*arguments, "schedule=interleaved-1f1b")[1]
+
+
+def test_what_is_wrong_in_a_line_of_measurements_is_said_of_the_line(tmp_path):
+    table = tmp_path / "steps.csv"
+    table.write_text("batch.global,step_time\n512,35\n-5,3\n")
+    status, message = pipesim("calibrate", "--measured", table, "--scenario", GPT3)
+    assert (status, message) == (2, f"{table}: line 3, batch.global: found -5; at least 1 is needed")
+
+
+def test_a_column_occurs_once(tmp_path):
+    table = tmp_path / "steps.csv"
+    table.write_text("batch.global,step_time,step_time\n512,35,36\n")
+    status, message = pipesim("calibrate", "--measured", table, "--scenario", GPT3)
+    assert (status, message) == (2, f"{table}: has two columns 'step_time'")

@@ -8,7 +8,7 @@ import pytest
 from pipesim.costs import build_costs
 from pipesim.errors import ScenarioError
 from pipesim.metrics import rank_frame
-from pipesim.questions import simulate_scenario
+from pipesim.prediction import predict
 from pipesim.scenario import scenario_from_mapping
 
 # DeepSeek-V3: hidden, heads, widths of a head without and with position and of a value, latent ranks.
@@ -160,7 +160,7 @@ def test_offloaded_optimizer_state_goes_through_the_link():
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_parts_of_memory_add_up_to_its_peak(schedule, recompute):
     asked = scenario_from_mapping(LLAMA | {"schedule": schedule, "recompute": recompute})
-    result = simulate_scenario(asked)
+    result = predict(asked)
     for rank in result.metrics.ranks:
         assert sum(astuple(rank.memory_bytes)) == pytest.approx(rank.peak_memory_bytes)
         assert min(astuple(rank.memory_bytes)) >= 0
@@ -179,7 +179,7 @@ def test_parts_of_memory_add_up_to_its_peak(schedule, recompute):
 
 
 def test_logits_are_on_the_rank_with_the_head():
-    metrics = simulate_scenario(scenario_from_mapping(LLAMA | {"schedule": "1f1b"})).metrics
+    metrics = predict(scenario_from_mapping(LLAMA | {"schedule": "1f1b"})).metrics
     assert [rank.memory_bytes.logits for rank in metrics.ranks] == [
         0,
         0,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -125,3 +126,43 @@ def test_uneven_stages_are_taken_as_they_are() -> None:
 def test_options_that_cannot_be_are_refused(options: dict[str, object], words: str) -> None:
     with pytest.raises(ScheduleError, match=words):
         generate("zb-auto", Shape(4, 1, 8, options), stated(1.0, 1.0, 1.0, 0.0, 4))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_cheaper_parts_do_not_lead_to_a_slower_order(seed: int) -> None:
+    """The heuristic compares times, so one that is cheaper can lead it astray; in 4 of these pairs it did."""
+    random = Random(seed)
+    p = random.randint(2, 6)
+    m = random.randint(1, 3 * p)
+    times = [tuple(random.uniform(0.5, 2) for _ in range(p)) for _ in range(3)]
+    cheaper = list(times)
+    place = random.randrange(3)
+    cheaper[place] = tuple(seconds * random.choice([1, random.uniform(0.5, 1)]) for seconds in times[place])
+    p2p = random.choice([0, random.uniform(0, 0.5)])
+    for name in ("zb-2p", "zb-auto"):
+        makespans = []
+        for f, i, w in (times, cheaper):
+            b = tuple(map(sum, zip(i, w, strict=True)))
+            stated = DirectCosts(f, b, i, w, p2p, None, 0, None, 0, 0, 0)
+            costs = direct_costs(stated, num_ranks=p, num_chunks=1)
+            schedule = generate(name, Shape(p, 1, m), costs)
+            makespans.append(PreparedSchedule.of(schedule).evaluate_costs(costs).makespan)
+        assert makespans[1] <= makespans[0] * 1.0002, name
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_never_slower_than_the_handcrafted_orders_of_the_same_memory(seed: int) -> None:
+    random = Random(seed)
+    p = random.randint(2, 6)
+    m = random.randint(1, 3 * p)
+    f, i, w = (tuple(random.uniform(0.5, 2) for _ in range(p)) for _ in range(3))
+    b = tuple(map(sum, zip(i, w, strict=True)))
+    costs = direct_costs(
+        DirectCosts(f, b, i, w, random.uniform(0, 0.5), None, 0, None, 0, 0, 0), num_ranks=p, num_chunks=1
+    )
+    for name, handcrafted in (("zb-1p", "zb-h1"), ("zb-2p", "zb-h1"), ("zb-2p", "zb-h2")):
+        found, other = (
+            PreparedSchedule.of(generate(n, Shape(p, 1, m), costs)).evaluate_costs(costs).makespan
+            for n in (name, handcrafted)
+        )
+        assert found <= other * 1.0001

@@ -121,7 +121,10 @@ def flags_of(words: Iterable[str]) -> dict[str, Any]:
             name = None if equals else name
         elif name is not None:
             before = result[name]
-            result[name] = word if before is True else [*_listed(before), word]
+            if isinstance(before, list):
+                before.append(word)
+            else:
+                result[name] = word if before is True else [before, word]
     return result
 
 

@@ -23,7 +23,7 @@ def resolve_costs(keys: CostKeys, parallel: Parallel, notes: Notes) -> DirectCos
     keys : CostKeys
         The validated fields, without ``file``.
     parallel : Parallel
-        For the lengths of lists: one entry a rank (one chunk each) or one a stage.
+        For the lengths of lists: one entry a stage, as many on every rank.
     notes : Notes
         Receives what was inferred.
 
@@ -98,10 +98,13 @@ def _backward(keys: CostKeys, notes: Notes) -> tuple[PerStage, PerStage | None, 
 
 
 def _check_length(value: tuple[Number, ...], key: str, parallel: Parallel) -> None:
-    ranks, chunks = parallel.pipeline, parallel.virtual_stages
-    if len(value) not in (ranks, ranks * chunks):
-        stages = f"{ranks * chunks} ({ranks} ranks x {chunks} chunks)" if chunks > 1 else str(ranks)
-        raise ScenarioError(f"has {len(value)} entries, one a stage is needed: {stages}", key=key)
+    # How many stages a rank holds, the schedule says: some have a number of their own.
+    if len(value) % parallel.pipeline:
+        ranks = parallel.pipeline
+        raise ScenarioError(
+            f"has {len(value)} entries, one a stage is needed: {ranks}, or a multiple of these {ranks} ranks",
+            key=key,
+        )
 
 
 def _added(first: PerStage, second: PerStage) -> PerStage:

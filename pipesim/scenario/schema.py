@@ -313,7 +313,9 @@ class CostKeys(Keys):
     )
     boundary: Bytes | None = Field(None, description="bytes that cross between two stages")
     overlapped_pair: PositiveSeconds | None = Field(
-        None, description="a forward and a backward run together; by default as long as both"
+        None,
+        description="a forward and a backward of a rank run together (1/v of it on each of v stages); by "
+        "default as long as both",
     )
     activations: PerStageBytes | None = Field(
         None, description="held for one microbatch by a rank, or by each stage"
@@ -418,9 +420,13 @@ def _by_number(value: object) -> object:
     """Read the names of numbered things, which YAML has as texts."""
     if not isinstance(value, dict):
         return value
-    return {
-        int(key) if isinstance(key, str) and key.isdecimal() else key: item for key, item in value.items()
-    }
+    numbered: dict[Any, Any] = {}
+    for key, item in value.items():
+        number = int(key) if isinstance(key, str) and key.isdecimal() else key
+        if number in numbered:
+            raise PydanticCustomError("choice", "number {n} is stated twice", {"n": number})
+        numbered[number] = item
+    return numbered
 
 
 def _listed(value: object) -> object:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from pipesim.schedules import family
 from pipesim.schedules.frameworks import FRAMEWORKS, runs_only_as_csv
 from pipesim.show.amounts import amount, seconds
 from pipesim.show.choice import THIN_SHARE
 from pipesim.show.protocols import MemoryChange, R, TimedRun
+
+GROUP_SIZE = "microbatch_group_size"
 
 Advice = Callable[[R], Sequence[MemoryChange]]
 """Finds what would make a run fit in memory."""
@@ -29,6 +32,8 @@ def notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
     for result in results:
         for refusal in result.notes:
             yield f"note: {result.label} runs here, but not in {refusal}"
+    if len(results) == 1:
+        yield from _without_effect(results[0])
     for result in results:
         if (late := result.asynchrony) is not None:
             yield (
@@ -51,6 +56,12 @@ def inferred(run: TimedRun) -> Iterator[str]:
         yield "inferred:"
     for key, words in run.scenario.echo.items():
         yield f"  {key} = {words}"
+
+
+def _without_effect(run: TimedRun) -> Iterator[str]:
+    stated, named = run.scenario.parallel.microbatch_group_size, run.shape is not None
+    if stated is not None and named and GROUP_SIZE not in family(run.schedule.name).options:
+        yield f"note: parallel.{GROUP_SIZE} has no effect on {run.schedule.name}"
 
 
 def _overhead_notes(results: Sequence[TimedRun]) -> Iterator[str]:

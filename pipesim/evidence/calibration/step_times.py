@@ -200,7 +200,13 @@ def _read_step(line: Line, table: Path, scenario: str | Path | None) -> Step:
     overrides = [f"{key}={line[key]}" for key in line if key not in (SCENARIO, STEP_TIME) and line[key]]
     cell = line[STEP_TIME]
     seconds = None if not cell else _seconds(cell, line)
-    return Step(", ".join(overrides) or file.stem, load_scenario(file, overrides), seconds)
+    try:
+        resolved = load_scenario(file, overrides)
+    except ScenarioError as error:
+        if not str(error.file).startswith("--set "):
+            raise
+        raise ScenarioError(error.message, file=line.file, key=f"line {line.number}, {error.key}") from None
+    return Step(", ".join(overrides) or file.stem, resolved, seconds)
 
 
 def _seconds(cell: str, line: Line) -> float:
