@@ -166,7 +166,7 @@ def _blocks(scenario: ResolvedScenario, setting: Setting, times: _StageTimes, st
     blocks = []
     for kind in times.layers[stage]:
         number = layer_parameters(model, parallel.tensor, with_experts=kind.with_experts)
-        of_experts = number.experts / (parallel.tensor * parallel.expert)
+        of_experts = number.experts / parallel.num_expert_shards
         held = StageParameters(number.per_device(parallel.tensor), of_experts)
         blocks.append(_block(times.of_layer(kind), held))
     if stage == 0:

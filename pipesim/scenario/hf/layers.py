@@ -44,6 +44,8 @@ def expert_fields(config: Mapping[str, Any], file: str, *, inner: int | None) ->
     number = count(config, "num_shared_experts", file, minimum=0)
     if shared or number:
         fields["shared_expert_intermediate_size"] = shared or (number or 0) * width
+    groups = {name: count(config, name, file) for name in ("n_group", "topk_group")}
+    fields |= {name: value for name, value in groups.items() if value and (groups["n_group"] or 1) > 1}
     return fields | _which_layers(config, file)
 
 
