@@ -30,6 +30,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "precision": schema.PrecisionKeys,
     "network": schema.NetworkKeys,
     "jitter": schema.JitterKeys,
+    "offload": schema.OffloadKeys,
     "reliability": schema.ReliabilityKeys,
 }
 REFERENCES = {
@@ -49,6 +50,7 @@ WORDS = {
     "BytesPerS": "rate: 50 GB/s, 400 Gbit/s",
     "FlopsPerS": "rate: 312 TFLOP/s",
     "Share": "above 0, at most 1: 0.72, 72 %",
+    "ShareOrZero": "0 to 1: 0.5, 50 %",
     "PositiveNumber": "number above 0",
     "NumberOrZero": "number, at least 0",
     "Spread": "0 to 1",

@@ -113,8 +113,16 @@ class StepMetrics:
         waits for them, and the most that one has of them beside its computations.
     comm_bytes
         Sent between ranks, by one device of each rank.
-    tokens_per_s, samples_per_s, model_tflops_per_gpu, mfu, usd_per_step, peak_memory_bytes, fits_memory
-        None where the costs give no basis.
+    model_tflops_per_gpu, mfu
+        Of model FLOPs, attention counted in full as the papers do.
+    causal_tflops_per_gpu, causal_mfu
+        The same with half of the attention, which a causal kernel runs.
+    hardware_tflops_per_gpu, hfu
+        Of model FLOPs and what is recomputed.
+    least_possible_s
+        The step's FLOPs, of the attention the causal half, at the peak rate.
+    tokens_per_s, samples_per_s, usd_per_step, peak_memory_bytes, fits_memory
+        None, as those above, where the costs give no basis.
     """
 
     schedule: str
@@ -141,6 +149,15 @@ class StepMetrics:
     peak_memory_bytes: float | None
     fits_memory: bool | None
     ranks: tuple[RankMetrics, ...]
+    causal_tflops_per_gpu: float | None = None
+    causal_mfu: float | None = None
+    hardware_tflops_per_gpu: float | None = None
+    hfu: float | None = None
+    least_possible_s: float | None = None
+
+    def is_impossible(self, measured_s: float) -> bool:
+        """Whether a measured step time is less than the peak rate allows."""
+        return self.least_possible_s is not None and measured_s < self.least_possible_s
 
 
 def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMetrics:
@@ -196,6 +213,7 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
         optimizer_s=_number(step_end - sync_end),
         comm_bytes=_number(timeline.nbytes[sends].sum()),
         **_throughput(costs, step_time),
+        least_possible_s=_least_possible_s(costs),
         peak_memory_bytes=None if memory is None else max(memory),
         fits_memory=fits_memory(memory, costs),
         ranks=tuple(
@@ -420,15 +438,28 @@ def fits_memory(memory: list[float] | None, costs: CostTable) -> bool | None:
     return all(peak <= limit for peak, limit in zip(memory, limits, strict=True) if limit is not None)
 
 
+def _least_possible_s(costs: CostTable) -> float | None:
+    flops, peak, num_gpus = costs.causal_flops_per_step, costs.peak_flops_per_gpu, costs.num_gpus
+    return None if flops is None or peak is None or num_gpus is None else flops / peak / num_gpus
+
+
 def _throughput(costs: CostTable, step_time_s: Seconds) -> dict[str, float | None]:
-    tokens, flops, num_gpus = costs.tokens_per_step, costs.model_flops_per_step, costs.num_gpus
-    per_gpu = None if flops is None or num_gpus is None else flops / num_gpus / float(step_time_s)
+    tokens, num_gpus = costs.tokens_per_step, costs.num_gpus
     price, peak, samples = costs.price_usd_per_gpu_hour, costs.peak_flops_per_gpu, costs.samples_per_step
+
+    def rates(flops: float | None, rate: str, share: str) -> dict[str, float | None]:
+        per_gpu = None if flops is None or num_gpus is None else flops / num_gpus / float(step_time_s)
+        return {
+            rate: None if per_gpu is None else per_gpu / 1e12,
+            share: None if per_gpu is None or peak is None else per_gpu / peak,
+        }
+
     return {
+        **rates(costs.model_flops_per_step, "model_tflops_per_gpu", "mfu"),
+        **rates(costs.causal_flops_per_step, "causal_tflops_per_gpu", "causal_mfu"),
+        **rates(costs.hardware_flops_per_step, "hardware_tflops_per_gpu", "hfu"),
         "tokens_per_s": None if tokens is None else tokens / float(step_time_s),
         "samples_per_s": None if samples is None else samples / float(step_time_s),
-        "model_tflops_per_gpu": None if per_gpu is None else per_gpu / 1e12,
-        "mfu": None if per_gpu is None or peak is None else per_gpu / peak,
         "usd_per_step": None
         if price is None or num_gpus is None
         else price * num_gpus * float(step_time_s) / 3600,

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 pytest.importorskip("torch")
 
-from pipesim.cli import main
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError
 from pipesim.executor import read_run
@@ -112,17 +109,3 @@ def test_where_every_step_was_disturbed_all_count(capsys: pytest.CaptureFixture[
         assert any("every step was disturbed, so all are counted" in line for line in lines) == (
             disturbed == 2
         )
-
-
-def test_ctrl_c_while_modules_load_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Loading:
-        def __getattr__(self, name: str) -> Any:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setitem(sys.modules, "pipesim.cli.app", Loading())
-    with pytest.raises(SystemExit) as stopped:
-        main()
-    assert stopped.value.code == 130
-    assert capsys.readouterr() == ("", "pipesim: interrupted\n")

@@ -138,6 +138,22 @@ def test_fp8_keeps_fp8():
     )
 
 
+def test_inputs_of_activation_functions_can_be_narrow():
+    """Two of three widths of the MLP, a byte less each (Megatron-core's activation_func_fp8_input_store)."""
+    wide, narrow = (
+        costs(f"precision.activation_function_format={kind}", mapping=LLAMA).activation_bytes[1] / 20
+        for kind in ("16-bit", "fp8")
+    )
+    assert wide - narrow == pytest.approx(8192 / 8 * 2 * 28672)
+
+
+def test_outputs_of_experts_are_kept_by_the_plain_dispatcher_only():
+    """The others weigh inside the experts, before the second product."""
+    assert layer_bytes() - layer_bytes("parallel.expert_dispatch=deepep") == pytest.approx(
+        TOKENS * TOP_K * 2 * HIDDEN
+    )
+
+
 def test_offloaded_activations_wait_in_the_host():
     none, half = costs(mapping=LLAMA), costs("offload.activations=0.5", mapping=LLAMA)
     assert half.activation_bytes[1] == pytest.approx(none.activation_bytes[1] / 2)

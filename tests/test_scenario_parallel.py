@@ -130,7 +130,7 @@ BAD = [
     (LLAMA, ["parallel.context=2", "parallel.tensor=8", "parallel.pipeline=1", "model.seq_length=8196",
              "parallel.sequence_parallel=true"], "parallel.tensor", ["8196 / context 2"]),
     (DEEPSEEK, ["parallel.expert=3"], "parallel.expert", ["3 does not divide data 8 x context 2 = 16"]),
-    (DEEPSEEK, ["parallel.expert=32"], "parallel.expert", ["32 does not divide", "= 16"]),
+    (DEEPSEEK, ["parallel.expert=64"], "parallel.expert", ["64 does not divide", "= 16"]),
     (MIXTRAL, ["parallel.expert=16"], "parallel.expert", ["16 does not divide the model's 8 experts"]),
     (LLAMA, ["parallel.expert=4"], "parallel.expert", ["the model has no experts"]),
     (DEEPSEEK, ["parallel.sequence_parallel=false"], "parallel.sequence_parallel", ["experts", "true"]),

@@ -87,6 +87,7 @@ AS_SOURCES_PRINT_THEM = {
     "nvlink2": "300 GB/s", "nvlink3": "600 GB/s", "nvlink4": "900 GB/s", "nvlink5": "1800 GB/s",
     "nvlink4-h800": "400 GB/s", "xgmi-mi250x": "700 GB/s", "xgmi-mi300x": "896 GB/s",
     "xgmi-mi355x": "1071 GB/s", "tpu-ici-v5e": "100 GB/s", "tpu-ici-v6e": "200 GB/s",
+    "tpu-ici-v7": "300 GB/s", "neuronlink-v3": "1280 GB/s",
     "tpu-ici-v5p": "200 GB/s", "pcie3-x16": "31.5 GB/s", "pcie4-x16": "62 GB/s", "pcie5-x16": "126 GB/s",
     "ib-edr": "100 Gbit/s", "ib-hdr": "200 Gbit/s", "ib-ndr": "400 Gbit/s", "ib-xdr": "800 Gbit/s",
     "roce-100": "100 Gbit/s", "roce-200": "200 Gbit/s", "roce-400": "400 Gbit/s",

@@ -43,6 +43,8 @@ _OPTIONAL_SCALARS = (
     "tokens_per_step",
     "samples_per_step",
     "model_flops_per_step",
+    "causal_flops_per_step",
+    "hardware_flops_per_step",
     "num_gpus",
     "peak_flops_per_gpu",
     "price_usd_per_gpu_hour",

@@ -109,9 +109,10 @@ class CostTable:
         Of the activations and of what is deferred, the logits and what the loss keeps of them.
     memory_limit_bytes : float, optional
         Memory of one device.
-    tokens_per_step, samples_per_step, model_flops_per_step, num_gpus, peak_flops_per_gpu,
-    price_usd_per_gpu_hour
-        Facts of the whole step over all replicas; None without a basis.
+    tokens_per_step, samples_per_step, model_flops_per_step, causal_flops_per_step, hardware_flops_per_step,
+    num_gpus, peak_flops_per_gpu, price_usd_per_gpu_hour
+        Facts of the whole step over all replicas; None without a basis. Model FLOPs count attention in full;
+        causal ones half of it; hardware FLOPs are model FLOPs with what is recomputed.
     forward_parts_s, backward_parts_s : Mapping of str to Array
         What F and B consist of; each mapping adds up to `forward_s` or `backward_s`. Empty when unknown.
     provenance : Mapping of str to str
@@ -154,6 +155,8 @@ class CostTable:
     tokens_per_step: float | None = None
     samples_per_step: float | None = None
     model_flops_per_step: float | None = None
+    causal_flops_per_step: float | None = None
+    hardware_flops_per_step: float | None = None
     num_gpus: int | None = None
     peak_flops_per_gpu: float | None = None
     price_usd_per_gpu_hour: float | None = None

@@ -11,7 +11,7 @@ from pipesim.ir.actions import Op, Schedule
 from pipesim.metrics import StepMetrics
 from pipesim.scenario import ResolvedScenario
 
-_EXCHANGES = ("context_exchange", "expert_exchange")
+_EXCHANGES = ("context_exchange", "expert_exchange", "boundary_gather", "offload")
 
 
 def step_breakdown(

@@ -59,6 +59,11 @@ def _spread(value: object) -> float:
     return found
 
 
+def _share_or_zero(value: object) -> float:
+    is_zero = isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0
+    return 0.0 if is_zero else units.parse_fraction(value)
+
+
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Pieces = Annotated[int, Field(ge=1, le=10**6)]
 """A count that arrays are made of: a slip of the hand must not fill the memory."""
@@ -70,6 +75,7 @@ PositiveBytes = Annotated[float, _checked(units.parse_bytes, positive=True)]
 BytesPerS = Annotated[float, _checked(units.parse_bytes_per_s)]
 FlopsPerS = Annotated[float, _checked(units.parse_flops_per_s)]
 Share = Annotated[float, _checked(units.parse_fraction)]
+ShareOrZero = Annotated[float, _checked(_share_or_zero)]
 PositiveNumber = Annotated[float, _checked(_number, allow_zero=False)]
 NumberOrZero = Annotated[float, _checked(_number, allow_zero=True)]
 Spread = Annotated[float, _checked(_spread)]

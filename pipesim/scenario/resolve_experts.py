@@ -14,6 +14,8 @@ _OF_EXPERTS = (
     "moe_intermediate_size",
     "num_shared_experts",
     "shared_expert_intermediate_size",
+    "n_group",
+    "topk_group",
     "first_k_dense_replace",
     "moe_layer_freq",
     "expert_imbalance",
@@ -61,7 +63,23 @@ def resolve_experts(keys: ModelKeys, notes: Notes) -> Experts | None:
         shared_intermediate_size=_shared_size(keys, keys.moe_intermediate_size),
         in_layer=_layers_with_experts(keys),
         imbalance=imbalance,
+        num_groups=keys.n_group or 1,
+        num_groups_per_tok=_groups_of_a_token(keys),
     )
+
+
+def _groups_of_a_token(keys: ModelKeys) -> int:
+    groups, chosen = keys.n_group or 1, keys.topk_group or keys.n_group or 1
+    assert keys.num_experts is not None
+    if keys.num_experts % groups:
+        raise ScenarioError(f"{groups} does not divide the {keys.num_experts} experts", key="model.n_group")
+    if chosen > groups:
+        raise ScenarioError(f"{chosen} groups a token, but there are {groups}", key="model.topk_group")
+    if (keys.num_experts_per_tok or 1) > chosen * keys.num_experts // groups:
+        raise ScenarioError(
+            f"{chosen} groups have fewer than {keys.num_experts_per_tok} experts", key="model.topk_group"
+        )
+    return chosen
 
 
 def resolve_latent_attention(keys: ModelKeys) -> LatentAttention | None:

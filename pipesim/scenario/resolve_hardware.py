@@ -5,7 +5,15 @@ from __future__ import annotations
 from pipesim import units
 from pipesim.errors import ScenarioError
 from pipesim.scenario.notes import Notes
-from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, Link, Precision, Switches
+from pipesim.scenario.resolved import (
+    Accelerator,
+    ActivationFormat,
+    Cluster,
+    Efficiency,
+    Link,
+    Precision,
+    Switches,
+)
 from pipesim.scenario.schema import (
     AcceleratorKeys,
     ClusterKeys,
@@ -15,6 +23,8 @@ from pipesim.scenario.schema import (
     SwitchKeys,
 )
 
+FP8_DISPATCH_BYTES = 1 + 4 / 128
+"""A byte a value and a 32-bit scale for each 128 of them (arXiv 2412.19437, section 3.3)."""
 BORROWED_ERROR_BAND = 0.5
 """Of numbers fitted on another accelerator or to other software: torchtitan's published step times, predicted
 with NeMo's numbers, are off by about that."""
@@ -143,6 +153,7 @@ def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, no
         name=keys.name,
         gemm=keys.gemm,
         gemm_fp8=keys.gemm_fp8,
+        gemm_nvfp4=keys.gemm_nvfp4,
         attention=keys.attention,
         attention_kernel=keys.attention_kernel,
         memory=keys.memory,
@@ -171,7 +182,7 @@ def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, note
         The accelerator has no such format.
     """
     peaks = {"bf16": 1.0} if accelerator is None else accelerator.peak_flops
-    formats = [name for name in ("bf16", "fp16", "fp8") if name in peaks]
+    formats = [name for name in ("bf16", "fp16", "fp8", "nvfp4") if name in peaks]
     compute = keys.compute
     if compute is None:
         compute = "bf16" if "bf16" in formats else "fp16"
@@ -185,10 +196,20 @@ def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, note
     for key in ("weight_bytes", "gradient_bytes", "optimizer_bytes"):
         if key not in keys.model_fields_set and accelerator is not None:
             notes.default(f"precision.{key}", f"{getattr(keys, key):g} a parameter")
-    kept = keys.activation_format or ("fp8" if compute == "fp8" else "16-bit")
-    if keys.activation_format is None and accelerator is not None and compute == "fp8":
+    narrow: dict[str, ActivationFormat] = {"fp8": "fp8", "nvfp4": "nvfp4"}
+    kept = keys.activation_format or narrow.get(compute, "16-bit")
+    if keys.activation_format is None and accelerator is not None and compute in narrow:
         notes.default("precision.activation_format", kept)
-    return Precision(compute, keys.weight_bytes, keys.gradient_bytes, keys.optimizer_bytes, kept)
+    dispatch = keys.dispatch_format or ("fp8" if compute in narrow else "16-bit")
+    return Precision(
+        compute,
+        keys.weight_bytes,
+        keys.gradient_bytes,
+        keys.optimizer_bytes,
+        kept,
+        1.0 if keys.activation_function_format == "fp8" else 2.0,
+        FP8_DISPATCH_BYTES if dispatch == "fp8" else 2.0,
+    )
 
 
 def _accelerator(keys: AcceleratorKeys) -> Accelerator:

@@ -47,6 +47,9 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
         microbatch_group_size=keys.microbatch_group_size,
         context=keys.context,
         expert=keys.expert,
+        expert_tensor=_expert_tensor(keys, data, notes),
+        expert_dispatch=keys.expert_dispatch,
+        expert_overlap=_expert_overlap(keys, notes),
         rank_order=RANK_ORDER if keys.rank_order is None else _rank_order(keys.rank_order, keys, data),
         overlap_gradients=bool(keys.overlap_gradients),
         gradient_bucket_bytes=keys.gradient_bucket,
@@ -57,6 +60,29 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
         notes.default("parallel.rank_order", "-".join(RANK_ORDER))
     _check_expert_groups(parallel)
     return parallel
+
+
+def _expert_tensor(keys: ParallelKeys, data: int, notes: Notes) -> int | None:
+    """Cut experts as other matrices, unless their groups then do not fit the replicas, and do uncut."""
+    replicas = data * keys.context
+    if keys.expert_tensor is not None:
+        return None if keys.expert_tensor == keys.tensor else keys.expert_tensor
+    if keys.expert == 1 or replicas % keys.expert == 0 or keys.tensor * replicas % keys.expert:
+        return None
+    notes.echo["parallel.expert_tensor"] = (
+        f"1 (not stated; expert {keys.expert} does not divide data {data} x context {keys.context}, so "
+        f"experts are spread over tensor {keys.tensor} too, uncut)"
+    )
+    return 1
+
+
+def _expert_overlap(keys: ParallelKeys, notes: Notes) -> float:
+    if keys.expert_overlap is not None:
+        return keys.expert_overlap
+    if keys.expert == 1 or keys.expert_dispatch == "alltoall":
+        return 0.0
+    notes.default("parallel.expert_overlap", "0.5 of the exchange of tokens")
+    return 0.5
 
 
 def _data_shard(keys: ParallelKeys, data: int) -> int | None:
@@ -96,16 +122,22 @@ def _rank_order(text: str, keys: ParallelKeys, data: int) -> tuple[str, ...]:
 def _check_expert_groups(parallel: Parallel) -> None:
     """Devices that share experts hold the same layers: they are among the data * context replicas."""
     key, expert, replicas = "parallel.expert", parallel.expert, parallel.num_replicas
-    if replicas % expert:
+    devices, shards = parallel.tensor * replicas, parallel.num_expert_shards
+    if devices % shards:
+        cut = (
+            "" if parallel.expert_tensor is None else f" x expert_tensor {parallel.expert_tensor} = {shards}"
+        )
+        over = f"data {parallel.data} x context {parallel.context} = {replicas}"
+        over = over if parallel.expert_tensor is None else f"tensor {parallel.tensor} x {over}"
         raise ScenarioError(
-            f"{expert} does not divide data {parallel.data} x context {parallel.context} = {replicas}; "
-            "devices that share a layer's experts are among its data- and context-parallel replicas",
+            f"{expert}{cut} does not divide {over}; devices that share a layer's experts are among those "
+            "that hold its other weights",
             key=key,
         )
     behind_pipeline = parallel.rank_order[parallel.rank_order.index("pp") + 1 :]
     sizes = {"tp": parallel.tensor, "cp": parallel.context, "ep": expert, "dp": parallel.data}
     pipeline_is_slowest = parallel.pipeline == 1 or all(sizes[axis] == 1 for axis in behind_pipeline)
-    if expert > 1 and not pipeline_is_slowest and replicas // expert != parallel.data:
+    if expert > 1 and not pipeline_is_slowest and parallel.num_expert_replicas != parallel.data:
         raise ScenarioError(
             f"with {'-'.join(parallel.rank_order)} experts need context = expert, so that as many devices "
             f"share gradients of experts as of other weights; found context {parallel.context}, expert "
@@ -279,12 +311,12 @@ def _check_experts(model: Transformer, parallel: Parallel) -> None:
             f"{parallel.expert} does not divide the model's {experts.num_experts} experts",
             key="parallel.expert",
         )
-    for name, size in (
-        ("moe_intermediate_size", experts.intermediate_size),
-        ("shared_expert_intermediate_size", experts.shared_intermediate_size),
+    for name, size, cut in (
+        ("moe_intermediate_size", experts.intermediate_size, parallel.expert_tensor or tensor),
+        ("shared_expert_intermediate_size", experts.shared_intermediate_size, tensor),
     ):
-        if size % tensor:
-            raise ScenarioError(f"{tensor} does not divide {name} {size}", key="parallel.tensor")
+        if size % cut:
+            raise ScenarioError(f"{cut} does not divide {name} {size}", key="parallel.tensor")
     if tensor > 1 and not parallel.sequence_parallel:
         raise ScenarioError(
             "experts with tensor parallelism need it: true (Megatron-LM has this rule too)",

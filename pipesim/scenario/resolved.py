@@ -23,6 +23,8 @@ torch's stages run FSDP, gathering weights and reducing gradients once a step.""
 RecomputeModule = Literal["core_attn", "mla_up_proj", "layernorm", "mlp", "moe", "moe_act", "shared_experts"]
 """Parts of a layer that Megatron-core can run again in the backward (``--recompute-modules``)."""
 
+ExpertDispatch = Literal["alltoall", "deepep", "hybridep"]
+
 ActivationFormat = Literal["16-bit", "fp8", "mxfp8", "nvfp4"]
 
 
@@ -40,6 +42,9 @@ class Experts:
     """Which layers have experts, one entry a layer."""
     imbalance: float
     """Tokens of the busiest device over the mean of its expert-parallel group."""
+    num_groups: int = 1
+    """Groups of neighbouring experts, of which a token's router first chooses some."""
+    num_groups_per_tok: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,7 @@ class Accelerator:
 
     name: str
     peak_flops: dict[str, float]
-    """Dense peak by format: ``bf16``, ``fp16``, ``fp8``, ``tf32``, ``fp32``."""
+    """Dense peak by format: ``bf16``, ``fp16``, ``fp8``, ``nvfp4``, ``tf32``, ``fp32``."""
     memory_bytes: float
     memory_bytes_per_s: float
     tdp_w: float | None
@@ -209,7 +214,13 @@ class Parallel:
     context: int = 1
     """Devices that share every sequence, each with all layers of its stage."""
     expert: int = 1
-    """Devices among which a layer's experts are shared out; they are data- and context-parallel replicas."""
+    """Devices, each with a tensor-parallel group of experts, among which a layer's experts are shared out."""
+    expert_tensor: int | None = None
+    """Devices that share every expert's matrices; None: as many as of other layers."""
+    expert_dispatch: ExpertDispatch = "alltoall"
+    """How tokens travel: a copy for every expert; or one a node and device (DeepEP, NVIDIA's HybridEP)."""
+    expert_overlap: float = 0.0
+    """Share of the exchange of tokens that runs beside other computations."""
     rank_order: tuple[str, ...] = RANK_ORDER
     """Axes by which devices are numbered, the fastest first."""
     overlap_gradients: bool = False
@@ -230,6 +241,21 @@ class Parallel:
     def num_replicas(self) -> int:
         """Devices that hold the same weights of layers without experts: data- times context-parallel."""
         return self.data * self.context
+
+    @property
+    def num_expert_shards(self) -> int:
+        """Devices that hold a layer's experts once, together."""
+        return self.expert * (self.expert_tensor or self.tensor)
+
+    @property
+    def num_expert_replicas(self) -> int:
+        """Devices that hold the same experts."""
+        return self.tensor * self.num_replicas // self.num_expert_shards
+
+    @property
+    def experts_apart(self) -> bool:
+        """Whether experts have other replicas than the rest of a layer."""
+        return self.num_expert_replicas != self.num_replicas
 
     @property
     def num_sharing(self) -> int:
@@ -299,21 +325,32 @@ class Efficiency:
     """Tensor-parallel devices send shares of what sequence parallelism leaves whole, and gather it."""
     step_overhead_s: float = 0.0
     """Seconds of a step beside all that is modelled; counted with the optimizer."""
+    gemm_nvfp4: float | None = None
+    """None: as `gemm_fp8`."""
     error_band: float | None = None
     """Nine of ten predictions lie within this share of the measured step time; None where nobody measured."""
+
+    def gemm_in(self, number_format: str) -> float:
+        """Share of the peak of a number format that matrix multiplications reach."""
+        narrow = {"fp8": self.gemm_fp8, "nvfp4": self.gemm_nvfp4 or self.gemm_fp8}
+        return narrow.get(number_format, self.gemm)
 
 
 @dataclass(frozen=True, slots=True)
 class Precision:
     """Number formats: of compute, and bytes a parameter in weights, gradients and optimizer state."""
 
-    compute: Literal["bf16", "fp16", "fp8"]
+    compute: Literal["bf16", "fp16", "fp8", "nvfp4"]
     weight_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
     """Master weights and moments; divided over data-parallel replicas when sharded."""
     activation_format: ActivationFormat = "16-bit"
     """Of the inputs of products with weights that are kept for the backward."""
+    activation_function_bytes: float = 2.0
+    """Of a value that enters an MLP's activation function, as it is kept for the backward."""
+    dispatch_bytes: float = 2.0
+    """Of a value that travels to an expert; it travels back in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,16 @@ from pipesim.scenario.quantities import (
     PositiveSeconds,
     Seconds,
     Share,
+    ShareOrZero,
     Spread,
 )
-from pipesim.scenario.resolved import ActivationFormat, LayerSplit, OptimizerLevel, RecomputeModule
+from pipesim.scenario.resolved import (
+    ActivationFormat,
+    ExpertDispatch,
+    LayerSplit,
+    OptimizerLevel,
+    RecomputeModule,
+)
 
 
 class Keys(BaseModel):
@@ -89,6 +96,8 @@ class ModelKeys(Keys):
     shared_expert_intermediate_size: CountOrZero | None = Field(
         None, description="width of the experts that every token takes, together"
     )
+    n_group: Count | None = Field(None, description="groups of experts, of which a token takes some")
+    topk_group: Count | None = Field(None, description="groups that a token takes its experts from")
     first_k_dense_replace: CountOrZero | None = Field(None, description="first layers without experts")
     moe_layer_freq: Annotated[int | tuple[int, ...] | None, PlainValidator(_layer_frequency)] = Field(
         None, description="every n-th layer has experts, or one 0 or 1 a layer"
@@ -128,6 +137,7 @@ class PeakKeys(Keys):
     bf16: FlopsPerS | None = Field(None, description="dense rate in bf16")
     fp16: FlopsPerS | None = Field(None, description="dense rate in fp16")
     fp8: FlopsPerS | None = Field(None, description="dense rate in fp8")
+    nvfp4: FlopsPerS | None = Field(None, description="dense rate in nvfp4")
     tf32: FlopsPerS | None = Field(None, description="dense rate in tf32")
     fp32: FlopsPerS | None = Field(None, description="dense rate in fp32")
 
@@ -211,7 +221,20 @@ class ParallelKeys(Keys):
     tensor: Count = Field(default=1, description="devices that share every layer's matrices")
     context: Count = Field(default=1, description="devices that share every sequence")
     expert: Count = Field(
-        default=1, description="devices, among the replicas, that share out a layer's experts"
+        default=1, description="devices, or groups of expert_tensor, that share out a layer's experts"
+    )
+    expert_tensor: Count | None = Field(
+        default=None,
+        description="devices that share every expert's matrices; as many as tensor by default, or 1 where "
+        "expert would not divide the replicas otherwise",
+    )
+    expert_dispatch: ExpertDispatch = Field(
+        default="alltoall",
+        description="how tokens travel to experts: a copy for each, or one a node and device",
+    )
+    expert_overlap: ShareOrZero | None = Field(
+        default=None,
+        description="share of that beside computations; 0 by default, 0.5 with deepep and hybridep",
     )
     data: Count | None = Field(
         default=None, description="replicas; by default what the cluster's devices leave"
@@ -332,6 +355,7 @@ class EfficiencyKeys(Keys):
     name: str = Field("efficiency", description="name for tables")
     gemm: Share = Field(description="share of the peak that matrix multiplications reach")
     gemm_fp8: Share = Field(description="the same of the fp8 peak")
+    gemm_nvfp4: Share | None = Field(None, description="the same of the nvfp4 peak; gemm_fp8 by default")
     attention: Share = Field(description="share of the bf16 peak that attention reaches")
     attention_kernel: Literal["flash", "unfused"] = Field(description="kind of attention kernel")
     memory: Share = Field(description="share of memory bandwidth that memory-bound kernels reach")
@@ -355,11 +379,18 @@ class EfficiencyKeys(Keys):
 class PrecisionKeys(Keys):
     """``precision:``."""
 
-    compute: Literal["bf16", "fp16", "fp8"] | None = Field(
+    compute: Literal["bf16", "fp16", "fp8", "nvfp4"] | None = Field(
         default=None, description="format of matrix products; bf16 by default, fp16 where there is none"
     )
     activation_format: ActivationFormat | None = Field(
         default=None, description="format in which inputs of products are kept; that of compute by default"
+    )
+    activation_function_format: Literal["16-bit", "fp8"] = Field(
+        default="16-bit", description="format in which inputs of the MLPs' activation functions are kept"
+    )
+    dispatch_format: Literal["16-bit", "fp8"] | None = Field(
+        default=None,
+        description="format in which tokens travel to experts; fp8 by default with compute: fp8 or nvfp4",
     )
     weight_bytes: PositiveNumber = Field(default=2.0, description="bytes a parameter of weights")
     gradient_bytes: PositiveNumber = Field(default=4.0, description="bytes a parameter of gradients")
@@ -439,10 +470,10 @@ def _listed(value: object) -> object:
 class OffloadKeys(Keys):
     """``offload:``."""
 
-    activations: Share = Field(
+    activations: ShareOrZero = Field(
         default=0.0, description="share of the layers' activations, from F to the backward"
     )
-    optimizer: Share = Field(
+    optimizer: ShareOrZero = Field(
         default=0.0, description="share of the optimizer's state, which is updated through the link"
     )
     bandwidth: BytesPerS = Field(

@@ -27,6 +27,10 @@ _EXCHANGE_SHARE_INTRA, _EXCHANGE_SHARE_INTER = 0.74, 0.83
 """Of a link's ring bandwidth in an all-to-all: .597 of .802 (SimuMax's fit on 8 B200 and NVLink 5), and the
 mean of SimAI's table at 256 MiB over 2 to 16 nodes (.79, .92, .87, .75)."""
 
+_SHARE_OF_ONE_COPY_INTRA, _ONE_COPY_LATENCY_S = 0.8, 20e-6
+"""Of a port's nominal rate, and of one exchange with one copy a device: DeepEP measures 153 to 158 GB/s over
+NVLink of 160 and 43 to 58 over a card of 50 (github.com/deepseek-ai/DeepEP, README)."""
+
 
 def members_per_node(cluster: Cluster, *, num_members: int, stride: int) -> int:
     """How many devices of a group share a node, in the node where they are fewest.
@@ -42,8 +46,12 @@ def members_per_node(cluster: Cluster, *, num_members: int, stride: int) -> int:
 def axis_sizes(parallel: Parallel, *, of_experts: bool = False) -> list[tuple[str, int]]:
     """Axes and their sizes, the fastest first, as layers without experts or as experts are laid out."""
     if of_experts:
-        sizes = {"tp": parallel.tensor, "ep": parallel.expert, "pp": parallel.pipeline}
-        sizes["dp"] = parallel.num_replicas // parallel.expert
+        sizes = {
+            "tp": parallel.expert_tensor or parallel.tensor,
+            "ep": parallel.expert,
+            "dp": parallel.num_expert_replicas,
+            "pp": parallel.pipeline,
+        }
     else:
         sizes = {
             "tp": parallel.tensor,
@@ -76,13 +84,24 @@ def fewest_together(
 
 def tensor_ring(cluster: Cluster, parallel: Parallel, *, intra_node_factor: float) -> Ring | None:
     """Ring of one tensor-parallel group; None when it has one member."""
-    if parallel.tensor == 1:
-        return None
     together = fewest_together(cluster, parallel, ("tp",))
+    return _ring_of_tensor(cluster, parallel.tensor, together, intra_node_factor)
+
+
+def expert_tensor_ring(cluster: Cluster, parallel: Parallel, *, intra_node_factor: float) -> Ring | None:
+    """Ring of the devices that share every expert's matrices; None where there is one."""
+    together = fewest_together(cluster, parallel, ("tp",), of_experts=True)
+    size = parallel.expert_tensor or parallel.tensor
+    return _ring_of_tensor(cluster, size, together, intra_node_factor)
+
+
+def _ring_of_tensor(cluster: Cluster, size: int, together: int, intra_node_factor: float) -> Ring | None:
+    if size == 1:
+        return None
     bandwidth = _port_bytes_per_s(cluster, together) * intra_node_factor
-    if together < parallel.tensor:
+    if together < size:
         bandwidth = min(bandwidth, _card_bytes_per_s(cluster) * together)
-    return Ring(parallel.tensor, bandwidth, step_latency_s=0.0, base_latency_s=_TENSOR_COLLECTIVE_LATENCY_S)
+    return Ring(size, bandwidth, step_latency_s=0.0, base_latency_s=_TENSOR_COLLECTIVE_LATENCY_S)
 
 
 def _port_bytes_per_s(cluster: Cluster, together: int) -> float:
@@ -108,16 +127,27 @@ def context_link(cluster: Cluster, parallel: Parallel) -> LinkCost | None:
 
 
 def expert_exchange(cluster: Cluster, parallel: Parallel) -> Exchange | None:
-    """All-to-all of one expert-parallel group; None when it has one member."""
+    """Exchange of tokens in one expert-parallel group; None when it has one member."""
     if parallel.expert == 1:
         return None
     together = fewest_together(cluster, parallel, ("ep",), of_experts=True)
+    if parallel.expert_dispatch != "alltoall":
+        return Exchange(
+            num_members=parallel.expert,
+            num_together=together,
+            intra_bytes_per_s=_SHARE_OF_ONE_COPY_INTRA * cluster.intra_node.nominal_bytes_per_s,
+            inter_bytes_per_s=_card_bytes_per_s(cluster),
+            latency_s=_ONE_COPY_LATENCY_S,
+            one_copy=True,
+            hidden=parallel.expert_overlap,
+        )
     return Exchange(
         num_members=parallel.expert,
         num_together=together,
         intra_bytes_per_s=_port_bytes_per_s(cluster, together) * _EXCHANGE_SHARE_INTRA,
         inter_bytes_per_s=_card_bytes_per_s(cluster) * _EXCHANGE_SHARE_INTER,
         latency_s=_TENSOR_COLLECTIVE_LATENCY_S,
+        hidden=parallel.expert_overlap,
     )
 
 
@@ -197,7 +227,7 @@ def data_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None 
 def expert_data_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None = None) -> Ring | None:
     """Ring of the devices that hold the same experts; None when there is one of each."""
     together = fewest_together(cluster, parallel, ("dp",), of_experts=True)
-    num_members = parallel.num_replicas // parallel.expert
+    num_members = parallel.num_expert_replicas
     return _replica_ring(cluster, parallel, num_members, together, algorithm, of_experts=True)
 
 

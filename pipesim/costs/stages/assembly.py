@@ -67,6 +67,8 @@ class Stages:
         Over all replicas, recomputation left out.
     provenance : Mapping of str to str
         What is particular to the model.
+    causal_flops_per_step, hardware_flops_per_step : float, optional
+        The same with half of the attention, and with what is recomputed.
     logit_bytes, deferred_logit_bytes : FloatArray, optional
         Of the activations and of what is deferred, those of the logits.
     tied_embedding_bytes, tied_embedding_ring
@@ -94,6 +96,8 @@ class Stages:
     tied_embedding_ring: Ring | None = None
     second_embedding_parameters: float = 0.0
     weight_recompute_s: FloatArray | float = 0.0
+    causal_flops_per_step: float | None = None
+    hardware_flops_per_step: float | None = None
     logit_bytes: FloatArray | None = None
     deferred_logit_bytes: FloatArray | None = None
 
@@ -161,8 +165,8 @@ def cost_table(
         gradient_buckets=_gradient_buckets(scenario, parameters),
         gradient_collective=_COLLECTIVE_AT_END[scenario.sharding if parallel.num_replicas > 1 else "plain"],
         across_ring=sharding.across,
-        expert_share=experts / parameters if parallel.expert > 1 else None,
-        expert_ring=sharding.expert_ring if parallel.expert > 1 else None,
+        expert_share=experts / parameters if parallel.experts_apart else None,
+        expert_ring=sharding.expert_ring if parallel.experts_apart else None,
         fixed_sync_s=np.zeros(num_stages),
         tied_embedding_bytes=stages.tied_embedding_bytes,
         tied_embedding_ring=stages.tied_embedding_ring,
@@ -190,6 +194,8 @@ def cost_table(
         tokens_per_step=None if tokens is None else num_samples * tokens,
         samples_per_step=num_samples,
         model_flops_per_step=stages.model_flops_per_step,
+        causal_flops_per_step=stages.causal_flops_per_step,
+        hardware_flops_per_step=stages.hardware_flops_per_step,
         num_gpus=parallel.num_gpus,
         peak_flops_per_gpu=peak_flops(cluster.accelerator, precision.compute, file=scenario.file),
         price_usd_per_gpu_hour=scenario.price_usd_per_gpu_hour,

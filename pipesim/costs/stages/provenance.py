@@ -33,7 +33,7 @@ def common_provenance(
         ("gradient synchronisation", data_ring(cluster, parallel)),
         ("gradient synchronisation of experts", expert_data_ring(cluster, parallel)),
     ):
-        if ring is not None and (key == "gradient synchronisation" or parallel.expert > 1):
+        if ring is not None and (key == "gradient synchronisation" or parallel.experts_apart):
             words[key] = _ring_words(scenario, ring)
     return words
 

@@ -47,4 +47,6 @@ class StateBytes:
         dropped = what == "weights" and self.level == "fsdp" and self.parallel.reshard_after_forward
         if self.level not in _SHARED[what] and not dropped:
             return dense + experts
-        return (dense + experts * self.parallel.expert) / self.parallel.num_sharing
+        parallel = self.parallel
+        sharing = parallel.num_expert_replicas if parallel.experts_apart else parallel.num_sharing
+        return dense / parallel.num_sharing + experts / sharing

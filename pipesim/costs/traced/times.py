@@ -68,7 +68,7 @@ def kernel_rates(scenario: ResolvedScenario, cluster: Cluster, efficiency: Effic
     single = peaks.get("fp32", half)
     return KernelRates(
         flops_per_s={
-            ("gemm", False): products * (efficiency.gemm_fp8 if compute == "fp8" else efficiency.gemm),
+            ("gemm", False): products * efficiency.gemm_in(compute),
             ("gemm", True): single * efficiency.gemm,
             ("convolution", False): half * efficiency.gemm,
             ("convolution", True): peaks.get("tf32", single) * efficiency.gemm,

@@ -148,6 +148,6 @@ def _parameters(scenario: ResolvedScenario, model: Transformer) -> list[StagePar
     ]
     for mixed in (False, True):
         number = layer_parameters(model, parallel.tensor, with_experts=mixed)
-        experts = number.experts / (parallel.tensor * parallel.expert)
+        experts = number.experts / parallel.num_expert_shards
         found.append(StageParameters(number.per_device(parallel.tensor), experts))
     return found

@@ -7,6 +7,7 @@ business of the times in `layer`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from pipesim.costs.transformer.parameters import (
@@ -97,19 +98,49 @@ def head_flops(model: Transformer, num_tokens: float) -> float:
 
 
 def step_flops(
-    model: Transformer, num_sequences: float, *, recompute: Literal["none", "selective", "full"] = "none"
+    model: Transformer,
+    num_sequences: float,
+    *,
+    recompute: Literal["none", "selective", "full"] = "none",
+    causal: bool = False,
 ) -> float:
     """FLOPs of forward and backward for `num_sequences` of `seq_length` tokens.
 
     Without recomputation these are the model FLOPs of MFU. For GPT they equal Narayanan et al. 2021 (arXiv
     2104.04473, section 5.1 and equation 3): ``72 B s L h^2 (1 + s/6h + V/12Lh)``, and with full recomputation
-    ``96 B s L h^2 (1 + s/6h + V/16Lh)``. Selective recomputation runs the attention again.
+    ``96 B s L h^2 (1 + s/6h + V/16Lh)``. Selective recomputation runs the attention again. `causal` counts
+    half of the attention, as Megatron-core does.
     """
     num_tokens = num_sequences * model.seq_length
-    attention = model.num_hidden_layers * layer_attention_flops(model, num_sequences)
+    attention = model.num_hidden_layers * layer_attention_flops(model, num_sequences) * (0.5 if causal else 1)
     layers = attention + sum(
         layer_gemm_flops(model, num_tokens, with_experts=model.has_experts(layer))
         for layer in range(model.num_hidden_layers)
     )
     again = {"none": 0.0, "selective": attention, "full": layers}[recompute]
     return 3 * layers + again + 3 * head_flops(model, num_tokens)
+
+
+def recomputed_flops(
+    model: Transformer, num_sequences: float, modules: Collection[str] | None, *, with_experts: bool
+) -> float:
+    """FLOPs that the backward of one layer runs again: of some modules, or, None, of the whole layer."""
+    num_tokens = num_sequences * model.seq_length
+    experts = model.experts if with_experts else None
+    if modules is None:
+        gemms = layer_gemm_flops(model, num_tokens, with_experts=with_experts)
+        return gemms + layer_attention_flops(model, num_sequences)
+    of_modules = {
+        "core_attn": layer_attention_flops(model, num_sequences),
+        "mla_up_proj": shapes_flops(latent_up_gemms(model), num_tokens),
+    }
+    if experts is None:
+        of_modules["mlp"] = shapes_flops(mlp_gemms(model, model.intermediate_size), num_tokens)
+    else:
+        rows = num_tokens * experts.num_experts_per_tok
+        shared = mlp_gemms(model, experts.shared_intermediate_size)
+        of_modules["shared_experts"] = shapes_flops(shared, num_tokens)
+        of_modules["moe"] = router_flops(model, num_tokens) + shapes_flops(
+            mlp_gemms(model, experts.intermediate_size), rows
+        )
+    return sum(flops for name, flops in of_modules.items() if name in modules)

@@ -18,7 +18,8 @@ A layer with experts sends each token to k of them and back::
 
     gemm              router and shared experts as above; k T rows through the experts' matrices, times the
                       imbalance where experts are shared out, at the rate of grouped products
-    expert exchange   dispatch and combine, all-to-all of 2 k T h / t bytes each, as many in the backward
+    expert exchange   dispatch and combine, all-to-all of 2 k T h / t bytes each, as many in the backward; or
+                      one copy of T h / t values to each node and device that a token's experts are on
     tensor collective the MLP's gather and scatter move k times the bytes, shared experts theirs beside them
     memory bound      8 k T h / t bytes to sort tokens by expert, twice where they are exchanged
 
@@ -33,7 +34,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipesim.costs.network.alpha_beta import LinkCost, Ring, all_gather_s, all_reduce_s
-from pipesim.costs.network.exchange import Exchange, all_to_all_s
+from pipesim.costs.network.exchange import Exchange, all_to_all_s, expected_places, one_copy_s
 from pipesim.costs.stages.overlap import exposed_s
 from pipesim.costs.transformer.flops import (
     Shapes,
@@ -73,6 +74,7 @@ _SORT_BYTES = 8
 _NORM_BYTES = 8
 """Of the bytes of the hidden size, those that its two norms read and write."""
 _LOGIT_BYTES = 12
+_WIDE_BYTES = 2
 _LOOKUP_BYTES = 4
 
 
@@ -111,6 +113,11 @@ class Setting:
     context: int = 1
     context_link: LinkCost | None = None
     exchange: Exchange | None = None
+    expert_tensor: int | None = None
+    """Devices that share every expert's matrices; None: as many as of others."""
+    expert_tensor_ring: Ring | None = None
+    dispatch_bytes: float = 2.0
+    """Of a value on its way to an expert."""
     overlap_slowdown: float = 0.0
     fused_loss: bool = False
     weights_recompute: bool = False
@@ -118,6 +125,7 @@ class Setting:
     weight_gradient_placeholders: bool = False
     recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     activation_format: ActivationFormat = "16-bit"
+    activation_function_bytes: float = 2.0
     offloaded: float = 0.0
     """Share of the layers' activations that wait in the host's memory."""
 
@@ -134,7 +142,10 @@ class Setting:
 
     @property
     def num_expert_rows(self) -> float:
-        """Tokens that the busiest device's experts take together; those of its tensor group count as one."""
+        """Tokens that the busiest device's experts take together; those of its tensor group count as one.
+
+        Where experts are cut less than other matrices, each device of that group has its part of them.
+        """
         experts = self.model.experts
         if experts is None:
             return 0.0
@@ -169,7 +180,7 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
     memory_bound = _memory_bound_s(setting, experts)
     collective = _tensor_collective_s(setting, experts)
     to_context, from_context = _context_exchange_s(setting, attention, attention_backward)
-    dispatch = 0.0 if experts is None else 2 * all_to_all_s(_dispatch_bytes(setting), setting.exchange)
+    to_experts, to_experts_backward = (0.0, 0.0) if experts is None else _expert_exchange_s(setting, experts)
     overhead = setting.layer_overhead_s
     forward = {
         "gemm": gemm,
@@ -177,7 +188,7 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
         "memory_bound": memory_bound,
         "tensor_collective": collective,
         "context_exchange": to_context,
-        "expert_exchange": dispatch,
+        "expert_exchange": to_experts,
         "overhead": overhead,
     }
     # The overhead is the host's, which runs ahead during a backward: recomputing pays none.
@@ -192,7 +203,7 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
         "memory_bound": _MEMORY_BOUND_BACKWARD * memory_bound,
         "tensor_collective": collective,
         "context_exchange": from_context,
-        "expert_exchange": dispatch,
+        "expert_exchange": to_experts_backward,
         "overhead": 2 * overhead,
         "recompute": again[setting.recompute],
     }
@@ -223,7 +234,7 @@ def _module_s(setting: Setting, experts: Experts | None, core_attention_s: float
         dense_half = _tensor_collective_s(setting, None) / 2
         yield router_flops(model, setting.num_tokens / tensor) / setting.rates.layer_gemm_flops_per_s
         yield _routed_gemm_s(setting, experts)
-        yield 2 * all_to_all_s(_dispatch_bytes(setting), setting.exchange)
+        yield _expert_exchange_s(setting, experts)[0]
         yield _sort_s(setting) + _tensor_collective_s(setting, experts) - dense_half
     if "moe_act" in modules:
         yield rows * inner_bytes * experts.intermediate_size / rate
@@ -273,8 +284,11 @@ def _layer_gemm_s(setting: Setting, experts: Experts | None) -> float:
 
 
 def _routed_gemm_s(setting: Setting, experts: Experts) -> float:
-    shapes = mlp_gemms(setting.model, experts.intermediate_size, setting.tensor)
-    return _gemm_s(setting, shapes, setting.num_expert_rows) / setting.rates.grouped_gemm
+    cut = setting.expert_tensor or setting.tensor
+    shapes = mlp_gemms(setting.model, experts.intermediate_size, cut)
+    return (
+        _gemm_s(setting, shapes, setting.num_expert_rows * cut / setting.tensor) / setting.rates.grouped_gemm
+    )
 
 
 def _gemm_s(setting: Setting, shapes: Shapes, num_rows: float) -> float:
@@ -339,16 +353,36 @@ def _sort_s(setting: Setting) -> float:
 def _tensor_collective_s(setting: Setting, experts: Experts | None) -> float:
     if setting.tensor_ring is None:
         return 0.0
-    row_bytes = 2 * setting.model.hidden_size
-    messages = [setting.num_tokens, setting.num_tokens]
+    row_bytes, ring = 2 * setting.model.hidden_size, setting.tensor_ring
+    messages = [(setting.num_tokens, ring), (setting.num_tokens, ring)]
     if experts is not None:
-        messages[1] = setting.num_expert_rows
+        del messages[1]
+        cut = setting.expert_tensor or setting.tensor
+        of_experts = ring if setting.expert_tensor is None else setting.expert_tensor_ring
+        if of_experts is not None:
+            messages.append((setting.num_expert_rows * cut / setting.tensor, of_experts))
         if experts.shared_intermediate_size:
-            messages.append(setting.num_tokens)
-    seconds = sum(float(all_reduce_s(rows * row_bytes, setting.tensor_ring)) for rows in messages)
+            messages.append((setting.num_tokens, ring))
+    seconds = sum(float(all_reduce_s(rows * row_bytes, over)) for rows, over in messages)
     return setting.tensor_collective_factor * seconds
 
 
-def _dispatch_bytes(setting: Setting) -> float:
-    """Bytes of the tokens that the busiest device gets, or gives back, in one exchange."""
-    return 2 * setting.num_expert_rows * setting.model.hidden_size / setting.tensor
+def _expert_exchange_s(setting: Setting, experts: Experts) -> tuple[float, float]:
+    """Time what of sending tokens to their experts and back shows, in the forward and in the backward.
+
+    Only the way there can be narrow; the way back, and gradients both ways, have 16 bits.
+    """
+    group, share = setting.exchange, setting.dispatch_bytes / _WIDE_BYTES
+    if group is None:
+        return 0.0, 0.0
+    if group.one_copy:
+        token_bytes = _WIDE_BYTES * setting.num_tokens * setting.model.hidden_size / setting.tensor
+        num_nodes = -(-group.num_members // group.num_together)
+        hit = expected_places(experts, num_nodes), expected_places(experts, group.num_members)
+        narrow, wide = (one_copy_s(nbytes, *hit, group) for nbytes in (share * token_bytes, token_bytes))
+    else:
+        # Bytes of the tokens that the busiest device gets, or gives back.
+        copies = _WIDE_BYTES * setting.num_expert_rows * setting.model.hidden_size / setting.tensor
+        narrow, wide = (all_to_all_s(nbytes, group) for nbytes in (share * copies, copies))
+    shown = 1 - group.hidden
+    return shown * (narrow + wide), shown * 2 * wide

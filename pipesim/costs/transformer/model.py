@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +14,7 @@ from pipesim.costs.stages.assembly import Stages, cost_table, on_mixed_ranks
 from pipesim.costs.stages.sharding import Block, StageParameters
 from pipesim.costs.table import CostTable
 from pipesim.costs.transformer.cut import Holders, layers_of_stages, layers_per_stage
-from pipesim.costs.transformer.flops import step_flops
+from pipesim.costs.transformer.flops import recomputed_flops, step_flops
 from pipesim.costs.transformer.kinds import LAYER_KINDS, LayerKind
 from pipesim.costs.transformer.layer import (
     PARTS,
@@ -104,6 +106,9 @@ def model_costs(
         blocks=lambda stage: _blocks(scenario, setting, times, stage),
         tokens_per_sample=model.seq_length,
         model_flops_per_step=step_flops(model, num_sequences),
+        causal_flops_per_step=step_flops(model, num_sequences, causal=True),
+        hardware_flops_per_step=step_flops(model, num_sequences)
+        + _recomputed(setting, layers, num_sequences),
         provenance=transformer_provenance(model, counts),
         tied_embedding_bytes=embedding_parameters(model).split / parallel.tensor * precision.gradient_bytes,
         tied_embedding_ring=tied_embedding_ring(cluster, parallel) if model.tie_word_embeddings else None,
@@ -160,13 +165,25 @@ class _StageTimes:
         return {part: seconds for part, seconds in parts.items() if seconds.any()}
 
 
+def _recomputed(setting: Setting, layers: Sequence[Sequence[LayerKind]], num_sequences: float) -> float:
+    """FLOPs that backwards of a step run again."""
+    if setting.recompute == "none":
+        return 0.0
+    modules = None if setting.recompute == "full" else setting.recomputed_modules
+    return sum(
+        number * recomputed_flops(setting.model, num_sequences, modules, with_experts=kind.with_experts)
+        for kind, number in Counter(kind for of_stage in layers for kind in of_stage).items()
+        if not kind.kept
+    )
+
+
 def _blocks(scenario: ResolvedScenario, setting: Setting, times: _StageTimes, stage: int) -> list[Block]:
     """List what a stage gathers and reduces one by one, in the order of the forward."""
     model, parallel = setting.model, scenario.parallel
     blocks = []
     for kind in times.layers[stage]:
         number = layer_parameters(model, parallel.tensor, with_experts=kind.with_experts)
-        of_experts = number.experts / (parallel.tensor * parallel.expert)
+        of_experts = number.experts / parallel.num_expert_shards
         held = StageParameters(number.per_device(parallel.tensor), of_experts)
         blocks.append(_block(times.of_layer(kind), held))
     if stage == 0:

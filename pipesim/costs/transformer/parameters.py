@@ -173,7 +173,7 @@ def stage_parameters(
     tensor = parallel.tensor
     plain = layer_parameters(model, tensor)
     mixed = layer_parameters(model, tensor, with_experts=True)
-    of_experts = mixed.experts / (tensor * parallel.expert)
+    of_experts = mixed.experts / parallel.num_expert_shards
     held, experts = [], []
     for count, num_mixed in zip(layers_per_stage, experts_in_stages(model, layers_per_stage), strict=True):
         held.append((count - num_mixed) * plain.per_device(tensor) + num_mixed * mixed.per_device(tensor))

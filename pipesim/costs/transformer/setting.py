@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipesim.costs.network.topology import context_link, expert_exchange, tensor_ring
+from pipesim.costs.network.topology import context_link, expert_exchange, expert_tensor_ring, tensor_ring
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.transformer.layer import Rates, Setting
 from pipesim.errors import ScenarioError
@@ -27,11 +27,11 @@ def layer_setting(
             file=scenario.file,
             key="parallel.tensor",
         )
-    # Attention and the head stay in 16 bits when the layers compute in fp8.
+    # Attention and the head stay in 16 bits when the layers compute in narrower formats.
     wide_peak = peak_flops(cluster.accelerator, "fp16" if compute == "fp16" else "bf16", file=scenario.file)
     layer_peak = peak_flops(cluster.accelerator, compute, file=scenario.file)
     rates = Rates(
-        layer_gemm_flops_per_s=layer_peak * (efficiency.gemm_fp8 if compute == "fp8" else efficiency.gemm),
+        layer_gemm_flops_per_s=layer_peak * efficiency.gemm_in(compute),
         unaligned_gemm=efficiency.unaligned_gemm,
         grouped_gemm=efficiency.grouped_gemm,
         head_gemm_flops_per_s=wide_peak * efficiency.gemm,
@@ -52,11 +52,17 @@ def layer_setting(
         context=parallel.context,
         context_link=context_link(cluster, parallel),
         exchange=expert_exchange(cluster, parallel),
+        expert_tensor=parallel.expert_tensor,
+        expert_tensor_ring=expert_tensor_ring(
+            cluster, parallel, intra_node_factor=efficiency.intra_node_bandwidth_factor
+        ),
+        dispatch_bytes=scenario.precision.dispatch_bytes,
         overlap_slowdown=efficiency.overlap_slowdown,
         fused_loss=efficiency.loss_kernel == "fused",
         weights_recompute=scenario.recompute_for_weights == "again",
         recompute_modules=scenario.recompute_modules,
         activation_format=scenario.precision.activation_format,
+        activation_function_bytes=scenario.precision.activation_function_bytes,
         offloaded=scenario.offload.activations,
         weight_gradient_placeholders=efficiency.weight_gradient_placeholders,
     )

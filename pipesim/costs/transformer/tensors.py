@@ -88,8 +88,9 @@ def _tensors(setting: Setting, experts: Experts | None) -> Iterator[Tensor]:
     rows = setting.num_expert_rows
     yield Tensor("rows of the experts", cut_bytes(setting, hidden, rows), "moe", for_weights=True)
     yield from _mlp(setting, rows, experts.intermediate_size, "moe", "moe_act")
-    # For the gradient of the router's weights.
-    yield Tensor("outputs of the experts", cut_bytes(setting, hidden, rows), "moe")
+    if setting.exchange is None or not setting.exchange.one_copy:
+        # For the gradient of the router's weights; the other dispatchers weigh inside the experts.
+        yield Tensor("outputs of the experts", cut_bytes(setting, hidden, rows), "moe")
 
 
 def product_gradients(setting: Setting, experts: Experts | None) -> float:
@@ -155,7 +156,9 @@ def _mlp(setting: Setting, rows: float, inner: int, made_by: str, act_made_by: s
     if not inner:
         return
     matrices_in = 2 if setting.model.gated_mlp else 1
-    yield Tensor("outputs of the MLP's first product", cut_bytes(setting, matrices_in * inner, rows), made_by)
+    share = setting.activation_function_bytes / VALUE_BYTES
+    before = share * cut_bytes(setting, matrices_in * inner, rows)
+    yield Tensor("outputs of the MLP's first product", before, made_by)
     yield Tensor(
         "input of the MLP's second product", cut_bytes(setting, inner, rows), act_made_by, for_weights=True
     )

@@ -53,6 +53,9 @@ def expert_fields(settings: Settings, *, inner: int | None) -> dict[str, Any]:
         number = 1
     if shared or number:
         fields["shared_expert_intermediate_size"] = shared or (number or 0) * width
+    groups = {name: settings.count(name) for name in ("n_group", "topk_group")}
+    if (groups["n_group"] or 1) > 1:
+        fields |= {name: value for name, value in groups.items() if value}
     return fields | _which_layers(settings)
 
 

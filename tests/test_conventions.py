@@ -1,0 +1,58 @@
+"""FLOP rates by the name of their convention, and measured times that no device can reach."""
+
+import pytest
+
+from pipesim.costs.transformer.flops import step_flops
+from pipesim.questions import simulate_scenario
+from pipesim.scenario import scenario_from_mapping
+
+LLAMA = {
+    "model": "llama3-8b",
+    "cluster": {"machine": "dgx-h100", "num_nodes": 1},
+    "parallel": {"pipeline": 4},
+    "batch": {"microbatches": 8},
+}
+
+
+def run(*overrides):
+    return simulate_scenario(scenario_from_mapping(LLAMA, overrides=overrides))
+
+
+@pytest.mark.parametrize(("seq", "ratio"), [(8192, 1.125), (131072, 1.70)])
+def test_full_attention_over_causal(seq, ratio):
+    metrics = run(f"model.seq_length={seq}", "parallel.pipeline=8").metrics
+    assert metrics.model_tflops_per_gpu / metrics.causal_tflops_per_gpu == pytest.approx(ratio, abs=0.005)
+    assert metrics.mfu / metrics.causal_mfu == pytest.approx(ratio, abs=0.005)
+
+
+def test_hardware_flops_count_what_is_recomputed():
+    none, full, some = (
+        run(*keys)
+        for keys in ((), ("recompute=full",), ("recompute=selective", "recompute_modules=[core_attn, mlp]"))
+    )
+    assert none.metrics.hfu == pytest.approx(none.metrics.mfu)
+    model = none.scenario.model
+    sequences = 8 * 2
+    again = step_flops(model, sequences, recompute="full") - step_flops(model, sequences)
+    assert full.metrics.hfu / full.metrics.mfu == pytest.approx(1 + again / step_flops(model, sequences))
+    attention = step_flops(model, sequences, recompute="selective") - step_flops(model, sequences)
+    mlp = 32 * 2 * sequences * model.seq_length * 3 * 4096 * 14336
+    assert some.costs.hardware_flops_per_step - some.costs.model_flops_per_step == pytest.approx(
+        attention + mlp
+    )
+    half = run("recompute=full", "recompute_layers=4")
+    assert half.costs.hardware_flops_per_step == pytest.approx(
+        (none.costs.hardware_flops_per_step + full.costs.hardware_flops_per_step) / 2
+    )
+
+
+def test_a_measured_time_below_the_peak_is_impossible():
+    """6 x 8.03 billion parameters and attention's causal half at 989 TFLOP/s."""
+    metrics = run().metrics
+    least = metrics.least_possible_s
+    tokens = 8 * 2 * 8192
+    products = 6 * tokens * (8.03e9 - 128256 * 4096)
+    attention = 3 * 32 * 4 * 8 * 2 * 8192**2 * 4096 / 2
+    assert least == pytest.approx((products + attention) / 989e12 / 8, rel=1e-3)
+    assert metrics.is_impossible(0.99 * least)
+    assert not metrics.is_impossible(1.01 * least)
