@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.search.words import NOBODY, Ints, Pipeline, Scratch, time_word
+from pipesim.search.word_timing import NOBODY, Ints, Pipeline, Scratch, copy_into, time_word
 from pipesim.timing.compiling import compiled
 
 State = npt.NDArray[np.uint64]
@@ -72,25 +72,22 @@ def improve_word(
         Stop at this makespan.
     """
     num_rows, num_ranks = len(word), len(pipeline.limit)
-    length = num_rows // num_ranks
     turn, count = np.empty(num_rows, np.int32), np.empty(len(pipeline.duration), np.int32)
+    touched = np.empty(num_ranks, np.bool_)
     for rank in range(num_ranks):
-        _number(word, turn, count, rank * length, length)
+        touched[rank] = True
+    _number(word, turn, count, touched)
     makespan, mean = time_word(pipeline, word, scratch, np.inf)
     current = makespan + TIE * mean
     best, best_makespan, best_word, kept = current, makespan, word.copy(), word.copy()
     path = np.empty(num_rows, np.int32)
     path_length = _critical_path(pipeline, word, turn, scratch, path)
-    touched = np.zeros(num_ranks, np.bool_)
     timings = 0
     for _ in range(4 * num_timings):
         if timings == num_timings or best_makespan <= good_enough:
             break
-        if uniform(state) < CRITICAL:
-            row = path[int(uniform(state) * path_length)]
-        else:
-            row = int(uniform(state) * num_rows)
-        touched[:] = False
+        on_path = uniform(state) < CRITICAL
+        row = path[int(uniform(state) * path_length)] if on_path else int(uniform(state) * num_rows)
         _move(pipeline, word, turn, state, row, touched)
         value, slack = np.inf, 0.0
         if _allowed(pipeline, word, count, touched):
@@ -99,31 +96,39 @@ def improve_word(
             slack = temperature * cooling * cooling * uniform(state) ** 3
             makespan, mean = time_word(pipeline, word, scratch, (current + slack) * (1 + 1e-9))
             value = makespan + TIE * mean
-        accepted = value <= current + slack
-        source, target = (word, kept) if accepted else (kept, word)
-        for rank in range(num_ranks):
-            if touched[rank]:
-                first, stop = rank * length, (rank + 1) * length
-                target[first:stop] = source[first:stop]
-                if accepted:
-                    _number(word, turn, count, first, length)
-        if accepted:
-            current = value
-            path_length = _critical_path(pipeline, word, turn, scratch, path)
-            if value < best - 1e-12 * best:
-                best, best_makespan = value, makespan
-                best_word[:] = word
-    word[:] = best_word
+        if value > current + slack:
+            _copy_touched(word, kept, touched)
+            continue
+        _copy_touched(kept, word, touched)
+        _number(word, turn, count, touched)
+        current = value
+        path_length = _critical_path(pipeline, word, turn, scratch, path)
+        if value < best - 1e-12 * best:
+            best, best_makespan = value, makespan
+            copy_into(best_word, word, 0, num_rows)
+    copy_into(word, best_word, 0, num_rows)
     return time_word(pipeline, word, scratch, np.inf)[0]
 
 
 @compiled
-def _number(word: Ints, turn: Ints, count: Ints, first: int, length: int) -> None:
-    """Write the microbatch of each row of a rank."""
-    count[:] = 0
-    for row in range(first, first + length):
-        turn[row] = count[word[row]]
-        count[word[row]] += 1
+def _copy_touched(target: Ints, source: Ints, touched: Flags) -> None:
+    """Copy the rows of the ranks that a move changed."""
+    length = len(target) // len(touched)
+    for rank in range(len(touched)):
+        if touched[rank]:
+            copy_into(target, source, rank * length, (rank + 1) * length)
+
+
+@compiled
+def _number(word: Ints, turn: Ints, count: Ints, touched: Flags) -> None:
+    """Write the microbatch of each row of the ranks that a move changed."""
+    length = len(word) // len(touched)
+    for rank in range(len(touched)):
+        if touched[rank]:
+            count[:] = 0
+            for row in range(rank * length, (rank + 1) * length):
+                turn[row] = count[word[row]]
+                count[word[row]] += 1
 
 
 @compiled
@@ -141,7 +146,7 @@ def _allowed(pipeline: Pipeline, word: Ints, count: Ints, touched: Flags) -> boo
             held += pipeline.change[symbol]
             if held > pipeline.limit[rank]:
                 return False
-            if symbol >= 2 * num_stages and count[symbol] == count[symbol - num_stages]:
+            if symbol >= 2 * num_stages and count[symbol] == count[pipeline.producer[symbol]]:
                 return False
             count[symbol] += 1
     return some
@@ -153,6 +158,7 @@ def _move(pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, to
     length = len(word) // len(pipeline.limit)
     rank = row // length
     first, last = rank * length, (rank + 1) * length - 1
+    touched[:] = False
     row = min(max(row + int(uniform(state) * 3) - 1, first), last)
     distance = 1
     while distance < length and uniform(state) < FARTHER:
@@ -228,7 +234,7 @@ def _shift_along(
                 _shift(word, weights, weights_goal)
         else:
             _shift(word, row, goal)
-        symbol = _neighbour(num_stages, symbol, onward) if uniform(state) < ALONG else NOBODY
+        symbol = _neighbour(pipeline, symbol, onward) if uniform(state) < ALONG else NOBODY
 
 
 @compiled
@@ -243,13 +249,13 @@ def _exchange_along(
     while True:
         touched[row // length] = True
         word[row], word[other] = partner, symbol
-        symbol = _neighbour(num_stages, symbol, onward) if uniform(state) < ALONG else NOBODY
+        symbol = _neighbour(pipeline, symbol, onward) if uniform(state) < ALONG else NOBODY
         if symbol == NOBODY:
             return
         rank = rank_of[symbol % num_stages]
-        way = _neighbour(num_stages, partner, onward)
+        way = _neighbour(pipeline, partner, onward)
         if way == NOBODY or rank_of[way % num_stages] != rank:
-            way = _neighbour(num_stages, partner, not onward)
+            way = _neighbour(pipeline, partner, not onward)
         partner = way
         if partner in (NOBODY, symbol) or rank_of[partner % num_stages] != rank:
             return
@@ -257,18 +263,11 @@ def _exchange_along(
 
 
 @compiled
-def _neighbour(num_stages: int, symbol: int, onward: bool) -> int:
+def _neighbour(pipeline: Pipeline, symbol: int, onward: bool) -> int:
     """Symbol that a microbatch's F or I comes to next, or came from; NOBODY at either end and for W."""
-    if symbol >= 2 * num_stages:
+    if symbol >= 2 * len(pipeline.rank_of):
         return NOBODY
-    turned = 2 * num_stages - 1
-    if onward:
-        if symbol < num_stages:
-            return symbol + 1 if symbol < num_stages - 1 else turned
-        return symbol - 1 if symbol > num_stages else NOBODY
-    if symbol < num_stages:
-        return symbol - 1 if symbol > 0 else NOBODY
-    return symbol + 1 if symbol < turned else num_stages - 1
+    return pipeline.consumer[symbol] if onward else pipeline.producer[symbol]
 
 
 @compiled
@@ -294,7 +293,7 @@ def _shift(word: Ints, source: int, target: int) -> None:
 @compiled
 def _critical_path(pipeline: Pipeline, word: Ints, turn: Ints, scratch: Scratch, path: Ints) -> int:
     """List rows on one longest path, last first; return how many."""
-    m, num_stages = pipeline.num_microbatches, len(pipeline.rank_of)
+    m = pipeline.num_microbatches
     length = len(word) // len(pipeline.limit)
     row = length - 1
     for rank in range(1, len(pipeline.limit)):
@@ -307,12 +306,7 @@ def _critical_path(pipeline: Pipeline, word: Ints, turn: Ints, scratch: Scratch,
         if row % length != 0 and scratch.end[row - 1] == scratch.start[row]:
             row -= 1
             continue
-        symbol = word[row]
-        producer = NOBODY
-        if 0 < symbol < num_stages:
-            producer = symbol - 1
-        elif num_stages <= symbol < 2 * num_stages:
-            producer = symbol + 1 if symbol < 2 * num_stages - 1 else num_stages - 1
+        producer = pipeline.producer[word[row]]
         if producer == NOBODY:
             return found
         row = scratch.row_of[producer * m + turn[row]]
