@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipesim.search.word_timing import NOBODY, Floats, Ints, Pipeline, arrival, num_ready
-from pipesim.timing.compiling import compiled
+from pipesim.timing.compiling import compiled, compiled_part
 
 
 class _Listing(NamedTuple):
@@ -23,7 +23,6 @@ class _Listing(NamedTuple):
     starts: Floats
 
 
-@compiled
 def list_word(pipeline: Pipeline, priority: Floats, patience: float, caps: Ints, word: Ints) -> float:
     """Write a word and return its makespan.
 
@@ -43,16 +42,31 @@ def list_word(pipeline: Pipeline, priority: Floats, patience: float, caps: Ints,
     word : int32, shape (3 * S * m,)
         Filled.
     """
-    m, rank_of = pipeline.num_microbatches, pipeline.rank_of
-    num_stages, num_ranks = len(rank_of), len(pipeline.limit)
-    state = _begin(num_ranks, num_stages, m)
-    for rank in range(num_ranks):
+    num_ranks, num_chunks = pipeline.stages.shape
+    num_symbols, m = 3 * num_ranks * num_chunks, pipeline.num_microbatches
+    listing = _Listing(
+        num_run=np.zeros(num_symbols, np.int32),
+        end=np.zeros(num_symbols * m),
+        free=np.zeros(num_ranks),
+        held=np.zeros(num_ranks),
+        row=(3 * num_chunks * m * np.arange(num_ranks)).astype(np.int32),
+        earliest=np.zeros(num_ranks),
+        candidates=np.zeros((num_ranks, 3 * num_chunks), np.int32),
+        starts=np.zeros((num_ranks, 3 * num_chunks)),
+    )
+    _list(pipeline, priority, patience, caps, word, listing)
+    return float(listing.free.max())
+
+
+@compiled
+def _list(
+    pipeline: Pipeline, priority: Floats, patience: float, caps: Ints, word: Ints, state: _Listing
+) -> None:
+    rank_of, num_stages = pipeline.rank_of, len(pipeline.rank_of)
+    for rank in range(len(pipeline.limit)):
         _list_candidates(pipeline, rank, caps, state)
     for _ in range(len(word)):
-        rank = 0
-        for other in range(1, num_ranks):
-            if state.earliest[other] < state.earliest[rank]:
-                rank = other
+        rank = _least(state.earliest)
         symbol = _choose(pipeline, rank, priority, patience, state)
         word[state.row[rank]] = symbol
         state.row[rank] += 1
@@ -60,31 +74,19 @@ def list_word(pipeline: Pipeline, priority: Floats, patience: float, caps: Ints,
         consumer = pipeline.consumer[symbol]
         if consumer != NOBODY and rank_of[consumer % num_stages] != rank:
             _list_candidates(pipeline, rank_of[consumer % num_stages], caps, state)
-    makespan = 0.0
-    for rank in range(num_ranks):
-        makespan = max(makespan, state.free[rank])
-    return makespan
 
 
-@compiled
-def _begin(num_ranks: int, num_stages: int, m: int) -> _Listing:
-    num_places = 3 * num_stages // num_ranks
-    row = np.zeros(num_ranks, np.int32)
-    for rank in range(num_ranks):
-        row[rank] = rank * num_places * m
-    return _Listing(
-        num_run=np.zeros(3 * num_stages, np.int32),
-        end=np.zeros(3 * num_stages * m),
-        free=np.zeros(num_ranks),
-        held=np.zeros(num_ranks),
-        row=row,
-        earliest=np.zeros(num_ranks),
-        candidates=np.zeros((num_ranks, num_places), np.int32),
-        starts=np.zeros((num_ranks, num_places)),
-    )
+@compiled_part
+def _least(values: Floats) -> int:
+    """Place of the first of the least values."""
+    least = 0
+    for place in range(1, len(values)):
+        if values[place] < values[least]:
+            least = place
+    return least
 
 
-@compiled
+@compiled_part
 def _choose(pipeline: Pipeline, rank: int, priority: Floats, patience: float, state: _Listing) -> int:
     """Run one of a rank's candidates; return its symbol."""
     m, count = pipeline.num_microbatches, state.num_run
@@ -110,7 +112,7 @@ def _choose(pipeline: Pipeline, rank: int, priority: Floats, patience: float, st
     return symbol
 
 
-@compiled
+@compiled_part
 def _list_candidates(pipeline: Pipeline, rank: int, caps: Ints, state: _Listing) -> None:
     """List what a rank may run next, when each could start, and the least of these."""
     num_stages, count, held = len(pipeline.rank_of), state.num_run, state.held[rank]

@@ -169,7 +169,7 @@ class Problem:
         arrays = Pipeline(
             num_microbatches=self.num_microbatches,
             stages=self.stages,
-            rank_of=self.rank_of,
+            rank_of=self.rank_of.astype(np.intp),
             producer=producer,
             consumer=consumer,
             duration=np.ravel(self.durations_s) / scale,
@@ -215,14 +215,12 @@ def _one_microbatch(rank_of: Word) -> tuple[Schedule, Word]:
     return schedule, (kind * num_stages + schedule.stage).astype(np.int32)
 
 
-def _neighbours(rank_of: Word) -> tuple[Word, Word]:
+def _neighbours(rank_of: Word) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Producer and consumer of each symbol, as `pipesim.search.word_timing.Pipeline` has them."""
     schedule, symbols = _one_microbatch(rank_of)
     source = dependencies(schedule).producer
-    producer, consumer = (np.full(len(symbols), NONE, np.int32) for _ in range(2))
+    producer, consumer = (np.full(len(symbols), NONE, np.intp) for _ in range(2))
     fed = np.flatnonzero(source != NONE)
     producer[symbols[fed]] = symbols[source[fed]]
     consumer[symbols[source[fed]]] = symbols[fed]
-    num_stages = len(rank_of)
-    producer[2 * num_stages :] = np.arange(num_stages, 2 * num_stages)
     return producer, consumer

@@ -7,15 +7,16 @@ has no microbatch to choose.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pipesim.ir.dependencies import NONE
-from pipesim.timing.compiling import compiled
+from pipesim.timing.compiling import compiled, compiled_part
 
 Ints = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
 
 NOBODY = NONE
@@ -30,13 +31,12 @@ class Pipeline(NamedTuple):
         m.
     stages : int32, shape (p, v)
         Stages of each rank, ascending.
-    rank_of : int32, shape (S,)
+    rank_of : intp, shape (S,)
         Rank of each stage.
-    producer : int32, shape (3 * S,)
-        Symbol that a symbol needs, of the same microbatch: the neighbouring stage's, for W its own I; NOBODY
-        for the first F.
-    consumer : int32, shape (3 * S,)
-        F or I that needs a symbol's output; NOBODY for W and the last I.
+    producer : intp, shape (3 * S,)
+        Symbol whose output a symbol takes, of the same microbatch; NOBODY for the first F and for W.
+    consumer : intp, shape (3 * S,)
+        The other way round.
     duration : float64, shape (3 * S,)
         Of each symbol.
     delay : float64, shape (3 * S,)
@@ -51,9 +51,9 @@ class Pipeline(NamedTuple):
 
     num_microbatches: int
     stages: Ints
-    rank_of: Ints
-    producer: Ints
-    consumer: Ints
+    rank_of: Indices
+    producer: Indices
+    consumer: Indices
     duration: Floats
     delay: Floats
     change: Floats
@@ -93,26 +93,29 @@ def new_scratch(pipeline: Pipeline) -> Scratch:
     )
 
 
-@compiled
+@compiled_part
 def num_ready(pipeline: Pipeline, symbol: int, count: Ints) -> int:
-    """How many of a symbol can have run, where `count` of each symbol have."""
+    """How many of a symbol can have run, where `count` of each symbol have: W needs its I, others a producer."""
+    num_stages = len(pipeline.rank_of)
+    if symbol >= 2 * num_stages:
+        return count[symbol - num_stages]
     producer = pipeline.producer[symbol]
     return pipeline.num_microbatches if producer == NOBODY else count[producer]
 
 
-@compiled
+@compiled_part
 def arrival(pipeline: Pipeline, symbol: int, k: int, end: Floats) -> float:
-    """When the k-th of a symbol can start; `end` at ``symbol * m + microbatch``."""
+    """When the message for the k-th of a symbol is there; `end` at ``symbol * m + microbatch``."""
     producer = pipeline.producer[symbol]
     if producer == NOBODY:
         return 0.0
     return end[producer * pipeline.num_microbatches + k] + pipeline.delay[symbol]
 
 
-@compiled
-def copy_into(target: Any, source: Any, first: int, stop: int) -> None:
-    """Copy entries; assigning a slice would compile numba's error texts, for seconds."""
-    for place in range(first, stop):
+@compiled_part
+def copy_into(target: Ints, source: Ints, number: int) -> None:
+    """Copy entries; assigning an array would compile numba's error texts, for seconds."""
+    for place in range(number):
         target[place] = source[place]
 
 
@@ -164,7 +167,7 @@ def time_word(pipeline: Pipeline, word: Ints, scratch: Scratch, bound: float) ->
     return _ends(end, length) if timed == len(word) else (np.inf, np.inf)
 
 
-@compiled
+@compiled_part
 def _begin(scratch: Scratch, length: int) -> None:
     """Put every rank at its first row, rank 0 to go first."""
     num_ranks = len(scratch.head)
@@ -177,7 +180,7 @@ def _begin(scratch: Scratch, length: int) -> None:
         scratch.stack[rank] = num_ranks - 1 - rank
 
 
-@compiled
+@compiled_part
 def _ends(end: Floats, length: int) -> tuple[float, float]:
     """Last and mean end of the ranks."""
     makespan, total, num_ranks = 0.0, 0.0, len(end) // length

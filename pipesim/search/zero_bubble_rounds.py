@@ -7,21 +7,22 @@ from typing import NamedTuple
 import numpy as np
 
 from pipesim.search.word_timing import NOBODY, Floats, Ints, Pipeline, arrival, num_ready
-from pipesim.timing.compiling import compiled
+from pipesim.timing.compiling import compiled, compiled_part
 
 
 class _Progress(NamedTuple):
-    """Runs of each symbol, ends of F and I; and by rank: time, idle time, memory, next row."""
+    """Runs and ends of symbols; F and I of one microbatch alone; and by rank: F to warm up with, time, ..."""
 
     num_run: Ints
     end: Floats
+    alone: Floats
+    warmup: Ints
     now: Floats
     idle: Floats
     held: Floats
     row: Ints
 
 
-@compiled
 def zero_bubble_word(
     pipeline: Pipeline,
     extra_forward: bool,
@@ -48,65 +49,65 @@ def zero_bubble_word(
         Filled.
     """
     m, p = pipeline.num_microbatches, len(pipeline.limit)
-    progress = _begin(p, m)
-    first_start = _warm_up(pipeline, extra_forward, word, progress)
+    progress = _Progress(
+        num_run=np.zeros(3 * p, np.int32),
+        end=np.zeros(3 * p * m),
+        alone=np.zeros(2 * p),
+        warmup=np.zeros(p, np.int32),
+        now=np.zeros(p),
+        idle=np.zeros(p),
+        held=np.zeros(p),
+        row=(3 * m * np.arange(p)).astype(np.int32),
+    )
+    _run_all(pipeline, extra_forward, forward_first, eager_weights, word, progress)
+    if (progress.num_run < m).any():
+        return np.inf
+    return float((progress.now - progress.alone[:p]).max())
+
+
+@compiled
+def _run_all(
+    pipeline: Pipeline, extra_forward: bool, forward_first: bool, eager: bool, word: Ints, progress: _Progress
+) -> None:
+    p, count = len(pipeline.limit), progress.num_run
+    _plan_warm_up(pipeline, extra_forward, progress)
+    for rank in range(p):
+        for _ in range(progress.warmup[rank]):
+            if count[rank] < num_ready(pipeline, rank, count):
+                _run(rank, pipeline, word, progress)
     going = True
     while going:
         going = False
         for rank in range(p - 1, -1, -1):
-            going |= _round(rank, pipeline, word, progress, forward_first, eager_weights)
-    span, unfinished = 0.0, False
+            going |= _round(rank, pipeline, word, progress, forward_first, eager)
     for rank in range(p):
-        _fill(rank, np.inf, pipeline, word, progress, eager_weights)
-        span = max(span, progress.now[rank] - first_start[rank])
-        unfinished |= progress.num_run[2 * p + rank] < m
-    return np.inf if unfinished else span
+        _fill(rank, np.inf, pipeline, word, progress, eager)
 
 
-@compiled
-def _begin(p: int, m: int) -> _Progress:
-    row = np.zeros(p, np.int32)
-    for rank in range(p):
-        row[rank] = rank * 3 * m
-    return _Progress(
-        num_run=np.zeros(3 * p, np.int32),
-        end=np.zeros(3 * p * m),
-        now=np.zeros(p),
-        idle=np.zeros(p),
-        held=np.zeros(p),
-        row=row,
-    )
-
-
-@compiled
-def _warm_up(pipeline: Pipeline, extra_forward: bool, word: Ints, progress: _Progress) -> Floats:
-    """Run each rank's F before its first I; return when its first F starts."""
+@compiled_part
+def _plan_warm_up(pipeline: Pipeline, extra_forward: bool, progress: _Progress) -> None:
+    """Count the F that each rank runs before its first I."""
     m, p = pipeline.num_microbatches, len(pipeline.limit)
-    duration, change, count = pipeline.duration, pipeline.change, progress.num_run
-    first_start, warmup = np.zeros(2 * p), np.zeros(p, np.int32)
+    duration, change = pipeline.duration, pipeline.change
+    alone, warmup = progress.alone, progress.warmup
     symbol = pipeline.consumer[0]
     while symbol != NOBODY:
         producer = pipeline.producer[symbol]
-        first_start[symbol] = first_start[producer] + duration[producer] + pipeline.delay[symbol]
+        alone[symbol] = alone[producer] + duration[producer] + pipeline.delay[symbol]
         symbol = pipeline.consumer[symbol]
     for rank in range(p - 1, -1, -1):
         fitting = m + 0.0
         if duration[rank] > 0:
-            fitting = (first_start[p + rank] - first_start[rank]) / duration[rank] + 1e-9
+            fitting = (alone[p + rank] - alone[rank]) / duration[rank] + 1e-9
         number = int(min(fitting, m)) + (1 if extra_forward and rank < p - 1 else 0)
         if rank < p - 1:
             number = max(number, warmup[rank + 1] + 1)
         room = int(pipeline.limit[rank] / change[rank]) if change[rank] > 0 else m
         # Room for the ranks before it to stay one F ahead.
         warmup[rank] = max(1, min(number, room - rank, m))
-    for rank in range(p):
-        for _ in range(warmup[rank]):
-            if count[rank] < num_ready(pipeline, rank, count):
-                _run(rank, pipeline, word, progress)
-    return first_start
 
 
-@compiled
+@compiled_part
 def _round(
     rank: int, pipeline: Pipeline, word: Ints, progress: _Progress, forward_first: bool, eager: bool
 ) -> bool:
@@ -125,23 +126,23 @@ def _round(
     return ready or forward_done
 
 
-@compiled
+@compiled_part
 def _run(symbol: int, pipeline: Pipeline, word: Ints, progress: _Progress) -> None:
     """Append a symbol to its rank and time it."""
-    count, end, now, idle, held, row = progress
+    count, now, idle, row = progress.num_run, progress.now, progress.idle, progress.row
     m, rank, k = pipeline.num_microbatches, symbol % len(pipeline.limit), count[symbol]
-    begin = max(now[rank], arrival(pipeline, symbol, k, end))
+    begin = max(now[rank], arrival(pipeline, symbol, k, progress.end))
     if row[rank] > rank * 3 * m:
         idle[rank] += begin - now[rank]
     now[rank] = begin + pipeline.duration[symbol]
-    end[symbol * m + k] = now[rank]
+    progress.end[symbol * m + k] = now[rank]
     count[symbol] += 1
-    held[rank] += pipeline.change[symbol]
+    progress.held[rank] += pipeline.change[symbol]
     word[row[rank]] = symbol
     row[rank] += 1
 
 
-@compiled
+@compiled_part
 def _fill(rank: int, until: float, pipeline: Pipeline, word: Ints, progress: _Progress, eager: bool) -> None:
     """Run W in the gap before `until`."""
     count, now, idle = progress.num_run, progress.now, progress.idle
@@ -156,7 +157,7 @@ def _fill(rank: int, until: float, pipeline: Pipeline, word: Ints, progress: _Pr
         _run(weight, pipeline, word, progress)
 
 
-@compiled
+@compiled_part
 def _idles_most(rank: int, gap: float, idle: Floats) -> bool:
     """Whether a rank that waits for so long more would have idled more than every other."""
     for other in range(len(idle)):
@@ -165,7 +166,7 @@ def _idles_most(rank: int, gap: float, idle: Floats) -> bool:
     return True
 
 
-@compiled
+@compiled_part
 def _forward(rank: int, pipeline: Pipeline, word: Ints, progress: _Progress, eager: bool) -> bool:
     """Run the next F, and before it the W that make room or fill the gap; whether there was one."""
     count, held = progress.num_run, progress.held
