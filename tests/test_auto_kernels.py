@@ -19,7 +19,7 @@ from pipesim.search.lower_bound import lower_bound_s
 from pipesim.search.moves import improve_word
 from pipesim.search.problem import MemoryLimit, Problem
 from pipesim.search.solver import solve
-from pipesim.search.words import fits, latest_starts, new_scratch, time_word
+from pipesim.search.word_timing import fits, latest_starts, new_scratch, time_word
 from pipesim.timing.longest_path import PreparedSchedule
 
 

@@ -88,7 +88,7 @@ def _counted(shape: Shape, costs: CostTable, limit: int | list[int]) -> MemoryLi
 
 def _best_order(shape: Shape, costs: CostTable, memory: MemoryLimit) -> Orders:
     """Order of least span among those that are as fast as any."""
-    from pipesim.search.words import fits, new_scratch, time_word
+    from pipesim.search.word_timing import fits, new_scratch, time_word
 
     problem = Problem.of(range(shape.num_ranks), shape.num_microbatches, costs, memory)
     pipeline, _ = problem.pipeline()

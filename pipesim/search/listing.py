@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from pipesim.search.words import NOBODY, Floats, Ints, Pipeline
-from pipesim.timing.compiling import compiled
-
-F, I, W = 0, 1, 2  # noqa: E741
+from pipesim.search.word_timing import NOBODY, Floats, Ints, Pipeline, arrival, num_ready
+from pipesim.timing.compiling import compiled, compiled_part
 
 
-@compiled
+class _Listing(NamedTuple):
+    """Runs of each symbol and their ends; by rank: time, memory, next row, what it may run next and when."""
+
+    num_run: Ints
+    end: Floats
+    free: Floats
+    held: Floats
+    row: Ints
+    earliest: Floats
+    candidates: Ints
+    starts: Floats
+
+
 def list_word(pipeline: Pipeline, priority: Floats, patience: float, caps: Ints, word: Ints) -> float:
     """Write a word and return its makespan.
 
@@ -30,81 +42,82 @@ def list_word(pipeline: Pipeline, priority: Floats, patience: float, caps: Ints,
     word : int32, shape (3 * S * m,)
         Filled.
     """
-    m, stages, rank_of = pipeline.num_microbatches, pipeline.stages, pipeline.rank_of
-    num_stages, num_ranks = len(rank_of), len(pipeline.limit)
-    num_chunks = stages.shape[1]
-    length = 3 * num_chunks * m
-    count = np.zeros(3 * num_stages, np.int32)
-    end = np.zeros(3 * num_stages * m)
-    free, held = np.zeros(num_ranks), np.zeros(num_ranks)
-    row = np.arange(num_ranks) * length
-    earliest = np.full(num_ranks, np.inf)
-    candidates = np.empty((num_ranks, 3 * num_chunks), np.int32)
-    starts = np.empty((num_ranks, 3 * num_chunks))
-    for rank in range(num_ranks):
-        earliest[rank] = _earliest(
-            pipeline, rank, count, end, free, held, caps, candidates[rank], starts[rank]
-        )
-    for _ in range(len(word)):
-        rank = 0
-        for other in range(1, num_ranks):
-            if earliest[other] < earliest[rank]:
-                rank = other
-        candidate, candidate_start = candidates[rank], starts[rank]
-        first = NOBODY
-        for place in range(len(candidate)):
-            if candidate[place] != NOBODY and (
-                first == NOBODY or candidate_start[place] < candidate_start[first]
-            ):
-                first = place
-        until = candidate_start[first] + patience * pipeline.duration[candidate[first]] + 1e-9
-        chosen, least = first, np.inf
-        for place in range(len(candidate)):
-            symbol = candidate[place]
-            if symbol != NOBODY and candidate_start[place] <= until:
-                value = priority[symbol * m + count[symbol]]
-                if value < least:
-                    chosen, least = place, value
-        symbol = candidate[chosen]
-        finish = candidate_start[chosen] + pipeline.duration[symbol]
-        end[symbol * m + count[symbol]] = finish
-        count[symbol] += 1
-        free[rank] = finish
-        held[rank] += pipeline.change[symbol]
-        word[row[rank]] = symbol
-        row[rank] += 1
-        earliest[rank] = _earliest(
-            pipeline, rank, count, end, free, held, caps, candidates[rank], starts[rank]
-        )
-        consumer = NOBODY
-        if symbol < num_stages - 1:
-            consumer = rank_of[symbol + 1]
-        elif num_stages < symbol < 2 * num_stages:
-            consumer = rank_of[symbol - 1 - num_stages]
-        if consumer != NOBODY and consumer != rank:
-            earliest[consumer] = _earliest(
-                pipeline, consumer, count, end, free, held, caps, candidates[consumer], starts[consumer]
-            )
-    return float(free.max())
+    num_ranks, num_chunks = pipeline.stages.shape
+    num_symbols, m = 3 * num_ranks * num_chunks, pipeline.num_microbatches
+    listing = _Listing(
+        num_run=np.zeros(num_symbols, np.int32),
+        end=np.zeros(num_symbols * m),
+        free=np.zeros(num_ranks),
+        held=np.zeros(num_ranks),
+        row=(3 * num_chunks * m * np.arange(num_ranks)).astype(np.int32),
+        earliest=np.zeros(num_ranks),
+        candidates=np.zeros((num_ranks, 3 * num_chunks), np.int32),
+        starts=np.zeros((num_ranks, 3 * num_chunks)),
+    )
+    _list(pipeline, priority, patience, caps, word, listing)
+    return float(listing.free.max())
 
 
 @compiled
-def _earliest(
-    pipeline: Pipeline,
-    rank: int,
-    count: Ints,
-    end: Floats,
-    free: Floats,
-    held: Floats,
-    caps: Ints,
-    candidate: Ints,
-    candidate_start: Floats,
-) -> float:
-    """List what a rank may run next and when each could start; return the least start."""
-    m, num_stages = pipeline.num_microbatches, len(pipeline.rank_of)
-    stages = pipeline.stages[rank]
+def _list(
+    pipeline: Pipeline, priority: Floats, patience: float, caps: Ints, word: Ints, state: _Listing
+) -> None:
+    rank_of, num_stages = pipeline.rank_of, len(pipeline.rank_of)
+    for rank in range(len(pipeline.limit)):
+        _list_candidates(pipeline, rank, caps, state)
+    for _ in range(len(word)):
+        rank = _least(state.earliest)
+        symbol = _choose(pipeline, rank, priority, patience, state)
+        word[state.row[rank]] = symbol
+        state.row[rank] += 1
+        _list_candidates(pipeline, rank, caps, state)
+        consumer = pipeline.consumer[symbol]
+        if consumer != NOBODY and rank_of[consumer % num_stages] != rank:
+            _list_candidates(pipeline, rank_of[consumer % num_stages], caps, state)
+
+
+@compiled_part
+def _least(values: Floats) -> int:
+    """Place of the first of the least values."""
+    least = 0
+    for place in range(1, len(values)):
+        if values[place] < values[least]:
+            least = place
+    return least
+
+
+@compiled_part
+def _choose(pipeline: Pipeline, rank: int, priority: Floats, patience: float, state: _Listing) -> int:
+    """Run one of a rank's candidates; return its symbol."""
+    m, count = pipeline.num_microbatches, state.num_run
+    candidate, start = state.candidates[rank], state.starts[rank]
+    first = NOBODY
+    for place in range(len(candidate)):
+        if candidate[place] != NOBODY and (first == NOBODY or start[place] < start[first]):
+            first = place
+    until = start[first] + patience * pipeline.duration[candidate[first]] + 1e-9
+    chosen, least = first, np.inf
+    for place in range(len(candidate)):
+        symbol = candidate[place]
+        if symbol != NOBODY and start[place] <= until:
+            value = priority[symbol * m + count[symbol]]
+            if value < least:
+                chosen, least = place, value
+    symbol = candidate[chosen]
+    finish = start[chosen] + pipeline.duration[symbol]
+    state.end[symbol * m + count[symbol]] = finish
+    count[symbol] += 1
+    state.free[rank] = finish
+    state.held[rank] += pipeline.change[symbol]
+    return int(symbol)
+
+
+@compiled_part
+def _list_candidates(pipeline: Pipeline, rank: int, caps: Ints, state: _Listing) -> None:
+    """List what a rank may run next, when each could start, and the least of these."""
+    num_stages, count, held = len(pipeline.rank_of), state.num_run, state.held[rank]
+    stages, limit = pipeline.stages[rank], pipeline.limit[rank]
     num_chunks = len(stages)
-    earliest = np.inf
     # Room that must stay free for the microbatch which comes next to the rank's last stage: with it that
     # microbatch can go all the way and come back, and so can, after it, every other one.
     oldest = count[stages[num_chunks - 1]]
@@ -117,37 +130,24 @@ def _earliest(
         alive += (count[stage] - count[num_stages + stage]) * pipeline.change[stage]
         if count[stage] > oldest + 1:
             ahead += (count[stage] - oldest - 1) * pipeline.change[stage]
-    for chunk in range(num_chunks):
-        stage = stages[chunk]
-        candidate[3 * chunk] = candidate[3 * chunk + 1] = candidate[3 * chunk + 2] = NOBODY
-        k = count[stage]
-        amount = pipeline.change[stage]
-        if (
-            k < m
-            and (stage == 0 or count[stage - 1] > k)
-            and k - count[2 * num_stages + stage] < caps[stage]
-            and held[rank] + amount <= pipeline.limit[rank]
-            and alive + amount + more <= pipeline.limit[rank]
-            and (k <= oldest or ahead + amount + reserve + more <= pipeline.limit[rank])
-        ):
-            begin = free[rank]
-            if stage > 0:
-                begin = max(begin, end[(stage - 1) * m + k] + pipeline.delay[stage])
-            candidate[3 * chunk], candidate_start[3 * chunk] = stage, begin
-            earliest = min(earliest, begin)
-        symbol = num_stages + stage
+    state.earliest[rank] = np.inf
+    for place in range(3 * num_chunks):
+        stage = stages[place // 3]
+        symbol = place % 3 * num_stages + stage
         k = count[symbol]
-        if (
-            k < count[stage]
-            and (stage == num_stages - 1 or count[symbol + 1] > k)
-            and held[rank] + pipeline.change[symbol] <= pipeline.limit[rank]
-        ):
-            producer = symbol + 1 if stage < num_stages - 1 else stage
-            begin = max(free[rank], end[producer * m + k] + pipeline.delay[symbol])
-            candidate[3 * chunk + 1], candidate_start[3 * chunk + 1] = symbol, begin
-            earliest = min(earliest, begin)
-        symbol = 2 * num_stages + stage
-        if count[symbol] < count[num_stages + stage]:
-            candidate[3 * chunk + 2], candidate_start[3 * chunk + 2] = symbol, free[rank]
-            earliest = min(earliest, free[rank])
-    return earliest
+        may_run = k < num_ready(pipeline, symbol, count)
+        if may_run and symbol == stage:
+            amount = pipeline.change[stage]
+            may_run = (
+                k - count[2 * num_stages + stage] < caps[stage]
+                and held + amount <= limit
+                and alive + amount + more <= limit
+                and (k <= oldest or ahead + amount + reserve + more <= limit)
+            )
+        elif may_run and symbol == num_stages + stage:
+            may_run = held + pipeline.change[symbol] <= limit
+        state.candidates[rank, place] = symbol if may_run else NOBODY
+        if may_run:
+            begin = max(state.free[rank], arrival(pipeline, symbol, k, state.end))
+            state.starts[rank, place] = begin
+            state.earliest[rank] = min(state.earliest[rank], begin)

@@ -80,7 +80,7 @@ class Search:
     """
 
     def __init__(self, problem: Problem, budget: int, rng: np.random.Generator) -> None:
-        from pipesim.search.words import new_scratch
+        from pipesim.search.word_timing import new_scratch
 
         self.problem, self.rng = problem, rng
         num_timings = budget // problem.num_actions
@@ -95,7 +95,7 @@ class Search:
 
     def run(self, seeds: Iterable[Word] = ()) -> Found:
         """Search from those of `seeds` that fit the memory limits, and from scratch; return the best."""
-        from pipesim.search.words import fits
+        from pipesim.search.word_timing import fits
 
         for seed in seeds:
             if fits(self.pipeline, seed):
@@ -111,7 +111,7 @@ class Search:
         return Found(makespan * self.scale, word)
 
     def _time(self, word: Word) -> float:
-        from pipesim.search.words import time_word
+        from pipesim.search.word_timing import time_word
 
         return float(time_word(self.pipeline, word, self.scratch, np.inf)[0])
 
@@ -157,7 +157,7 @@ class Search:
 
     def _list_from_good_ones(self, number: int) -> None:
         """List anew by the times of a good order, disturbed: its latest starts put every W in its place."""
-        from pipesim.search.words import latest_starts
+        from pipesim.search.word_timing import latest_starts
 
         rng, m = self.rng, self.pipeline.num_microbatches
         times = np.empty(self.problem.num_actions)

@@ -7,11 +7,13 @@ another only all of them together get better.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.search.words import NOBODY, Ints, Pipeline, Scratch, time_word
-from pipesim.timing.compiling import compiled
+from pipesim.search.word_timing import NOBODY, Ints, Pipeline, Scratch, copy_into, time_word
+from pipesim.timing.compiling import compiled, compiled_part
 
 State = npt.NDArray[np.uint64]
 Flags = npt.NDArray[np.bool_]
@@ -31,7 +33,7 @@ WITH_W = 0.7
 """Chance that W moves with its I."""
 
 
-@compiled
+@compiled_part
 def uniform(state: State) -> float:
     """Draw from [0, 1): xorshift64*, the same on every machine."""
     x = state[0]
@@ -42,7 +44,17 @@ def uniform(state: State) -> float:
     return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
 
 
-@compiled
+class _Room(NamedTuple):
+    """Microbatch of each row, runs of each symbol, rows of a path, ranks that a move changed, two words."""
+
+    turn: Ints
+    num_run: Ints
+    path: Ints
+    touched: Flags
+    kept: Ints
+    best: Ints
+
+
 def improve_word(
     pipeline: Pipeline,
     word: Ints,
@@ -71,26 +83,48 @@ def improve_word(
     good_enough : float
         Stop at this makespan.
     """
-    num_rows, num_ranks = len(word), len(pipeline.limit)
-    length = num_rows // num_ranks
-    turn, count = np.empty(num_rows, np.int32), np.empty(len(pipeline.duration), np.int32)
-    for rank in range(num_ranks):
-        _number(word, turn, count, rank * length, length)
+    num_rows = len(word)
+    room = _Room(
+        turn=np.empty(num_rows, np.int32),
+        num_run=np.empty(len(pipeline.duration), np.int32),
+        path=np.empty(num_rows, np.int32),
+        touched=np.ones(len(pipeline.limit), np.bool_),
+        kept=word.copy(),
+        best=word.copy(),
+    )
     makespan, mean = time_word(pipeline, word, scratch, np.inf)
+    return _improve(
+        pipeline, word, scratch, state, num_timings, temperature, good_enough, room, makespan, mean
+    )
+
+
+@compiled
+def _improve(
+    pipeline: Pipeline,
+    word: Ints,
+    scratch: Scratch,
+    state: State,
+    num_timings: int,
+    temperature: float,
+    good_enough: float,
+    room: _Room,
+    makespan: float,
+    mean: float,
+) -> float:
+    # What is called in one place only is compiled in one place only.
+    num_rows = len(word)
+    turn, count, path, touched, kept, best_word = room
     current = makespan + TIE * mean
-    best, best_makespan, best_word, kept = current, makespan, word.copy(), word.copy()
-    path = np.empty(num_rows, np.int32)
-    path_length = _critical_path(pipeline, word, turn, scratch, path)
-    touched = np.zeros(num_ranks, np.bool_)
-    timings = 0
+    best, best_makespan = current, makespan
+    accepted, path_length, timings = True, 0, 0
     for _ in range(4 * num_timings):
         if timings == num_timings or best_makespan <= good_enough:
             break
-        if uniform(state) < CRITICAL:
-            row = path[int(uniform(state) * path_length)]
-        else:
-            row = int(uniform(state) * num_rows)
-        touched[:] = False
+        if accepted:
+            _number(word, turn, count, touched)
+            path_length = _critical_path(pipeline, word, turn, scratch, path)
+        on_path = uniform(state) < CRITICAL
+        row = path[int(uniform(state) * path_length)] if on_path else int(uniform(state) * num_rows)
         _move(pipeline, word, turn, state, row, touched)
         value, slack = np.inf, 0.0
         if _allowed(pipeline, word, count, touched):
@@ -101,32 +135,39 @@ def improve_word(
             value = makespan + TIE * mean
         accepted = value <= current + slack
         source, target = (word, kept) if accepted else (kept, word)
-        for rank in range(num_ranks):
-            if touched[rank]:
-                first, stop = rank * length, (rank + 1) * length
-                target[first:stop] = source[first:stop]
-                if accepted:
-                    _number(word, turn, count, first, length)
+        _copy_touched(target, source, touched)
         if accepted:
             current = value
-            path_length = _critical_path(pipeline, word, turn, scratch, path)
             if value < best - 1e-12 * best:
                 best, best_makespan = value, makespan
-                best_word[:] = word
-    word[:] = best_word
-    return time_word(pipeline, word, scratch, np.inf)[0]
+                copy_into(best_word, word, num_rows)
+    copy_into(word, best_word, num_rows)
+    return best_makespan
 
 
-@compiled
-def _number(word: Ints, turn: Ints, count: Ints, first: int, length: int) -> None:
-    """Write the microbatch of each row of a rank."""
-    count[:] = 0
-    for row in range(first, first + length):
-        turn[row] = count[word[row]]
-        count[word[row]] += 1
+@compiled_part
+def _copy_touched(target: Ints, source: Ints, touched: Flags) -> None:
+    """Copy the rows of the ranks that a move changed."""
+    length = len(target) // len(touched)
+    for rank in range(len(touched)):
+        if touched[rank]:
+            for row in range(rank * length, (rank + 1) * length):
+                target[row] = source[row]
 
 
-@compiled
+@compiled_part
+def _number(word: Ints, turn: Ints, count: Ints, touched: Flags) -> None:
+    """Write the microbatch of each row of the ranks that a move changed."""
+    length = len(word) // len(touched)
+    for rank in range(len(touched)):
+        if touched[rank]:
+            count[:] = 0
+            for row in range(rank * length, (rank + 1) * length):
+                turn[row] = count[word[row]]
+                count[word[row]] += 1
+
+
+@compiled_part
 def _allowed(pipeline: Pipeline, word: Ints, count: Ints, touched: Flags) -> bool:
     """Whether some rank was touched and all these hold within their limits and run each W after its I."""
     num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
@@ -147,12 +188,13 @@ def _allowed(pipeline: Pipeline, word: Ints, count: Ints, touched: Flags) -> boo
     return some
 
 
-@compiled
+@compiled_part
 def _move(pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, touched: Flags) -> None:
     """Draw a move of an action near a row; mark the ranks that it changes, none where it leads nowhere."""
     length = len(word) // len(pipeline.limit)
     rank = row // length
     first, last = rank * length, (rank + 1) * length - 1
+    touched[:] = False
     row = min(max(row + int(uniform(state) * 3) - 1, first), last)
     distance = 1
     while distance < length and uniform(state) < FARTHER:
@@ -179,7 +221,7 @@ def _move(pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, to
             _shift_along(pipeline, word, turn, state, row, goal, touched)
 
 
-@compiled
+@compiled_part
 def _reachable(pipeline: Pipeline, word: Ints, turn: Ints, row: int, goal: int) -> int:
     """Row nearest to `goal` to which an action can move: within memory, in order with its own kind."""
     num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
@@ -203,7 +245,7 @@ def _reachable(pipeline: Pipeline, word: Ints, turn: Ints, row: int, goal: int) 
     return target
 
 
-@compiled
+@compiled_part
 def _shift_along(
     pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, goal: int, touched: Flags
 ) -> None:
@@ -211,6 +253,7 @@ def _shift_along(
     num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
     symbol, k, by = word[row], turn[row], goal - row
     onward, with_weights = uniform(state) < 0.5, uniform(state) < WITH_W
+    way = pipeline.consumer if onward else pipeline.producer
     while symbol != NOBODY:
         rank = pipeline.rank_of[symbol % num_stages]
         touched[rank] = True
@@ -228,10 +271,10 @@ def _shift_along(
                 _shift(word, weights, weights_goal)
         else:
             _shift(word, row, goal)
-        symbol = _neighbour(num_stages, symbol, onward) if uniform(state) < ALONG else NOBODY
+        symbol = way[symbol] if uniform(state) < ALONG else NOBODY
 
 
-@compiled
+@compiled_part
 def _exchange_along(
     pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, other: int, touched: Flags
 ) -> None:
@@ -239,39 +282,25 @@ def _exchange_along(
     num_stages, rank_of = len(pipeline.rank_of), pipeline.rank_of
     length = len(word) // len(pipeline.limit)
     symbol, k, partner, j = word[row], turn[row], word[other], turn[other]
-    onward = uniform(state) < 0.5
+    onward, back = pipeline.consumer, pipeline.producer
+    way, other_way = (onward, back) if uniform(state) < 0.5 else (back, onward)
     while True:
         touched[row // length] = True
         word[row], word[other] = partner, symbol
-        symbol = _neighbour(num_stages, symbol, onward) if uniform(state) < ALONG else NOBODY
+        symbol = way[symbol] if uniform(state) < ALONG else NOBODY
         if symbol == NOBODY:
             return
         rank = rank_of[symbol % num_stages]
-        way = _neighbour(num_stages, partner, onward)
-        if way == NOBODY or rank_of[way % num_stages] != rank:
-            way = _neighbour(num_stages, partner, not onward)
-        partner = way
+        follower = way[partner]
+        if follower == NOBODY or rank_of[follower % num_stages] != rank:
+            follower = other_way[partner]
+        partner = follower
         if partner in (NOBODY, symbol) or rank_of[partner % num_stages] != rank:
             return
         row, other = _row_of(word, symbol, k, rank * length), _row_of(word, partner, j, rank * length)
 
 
-@compiled
-def _neighbour(num_stages: int, symbol: int, onward: bool) -> int:
-    """Symbol that a microbatch's F or I comes to next, or came from; NOBODY at either end and for W."""
-    if symbol >= 2 * num_stages:
-        return NOBODY
-    turned = 2 * num_stages - 1
-    if onward:
-        if symbol < num_stages:
-            return symbol + 1 if symbol < num_stages - 1 else turned
-        return symbol - 1 if symbol > num_stages else NOBODY
-    if symbol < num_stages:
-        return symbol - 1 if symbol > 0 else NOBODY
-    return symbol + 1 if symbol < turned else num_stages - 1
-
-
-@compiled
+@compiled_part
 def _row_of(word: Ints, symbol: int, k: int, first: int) -> int:
     """Row of the k-th of a symbol on the rank whose first row is given."""
     row = first - 1
@@ -282,7 +311,7 @@ def _row_of(word: Ints, symbol: int, k: int, first: int) -> int:
     return row
 
 
-@compiled
+@compiled_part
 def _shift(word: Ints, source: int, target: int) -> None:
     symbol = word[source]
     step = 1 if target > source else -1
@@ -291,10 +320,10 @@ def _shift(word: Ints, source: int, target: int) -> None:
     word[target] = symbol
 
 
-@compiled
+@compiled_part
 def _critical_path(pipeline: Pipeline, word: Ints, turn: Ints, scratch: Scratch, path: Ints) -> int:
     """List rows on one longest path, last first; return how many."""
-    m, num_stages = pipeline.num_microbatches, len(pipeline.rank_of)
+    m = pipeline.num_microbatches
     length = len(word) // len(pipeline.limit)
     row = length - 1
     for rank in range(1, len(pipeline.limit)):
@@ -307,12 +336,7 @@ def _critical_path(pipeline: Pipeline, word: Ints, turn: Ints, scratch: Scratch,
         if row % length != 0 and scratch.end[row - 1] == scratch.start[row]:
             row -= 1
             continue
-        symbol = word[row]
-        producer = NOBODY
-        if 0 < symbol < num_stages:
-            producer = symbol - 1
-        elif num_stages <= symbol < 2 * num_stages:
-            producer = symbol + 1 if symbol < 2 * num_stages - 1 else num_stages - 1
+        producer = pipeline.producer[word[row]]
         if producer == NOBODY:
             return found
         row = scratch.row_of[producer * m + turn[row]]

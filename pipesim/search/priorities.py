@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from pipesim.search.words import Pipeline
+    from pipesim.search.word_timing import Pipeline
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int32]

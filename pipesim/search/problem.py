@@ -1,24 +1,26 @@
 """What is searched: times, memory and a placement, and the way between schedules and words.
 
-A word is a schedule whose k-th F (I, W) on a stage is that of microbatch k; see `pipesim.search.words`.
+A word is a schedule whose k-th F (I, W) on a stage is that of microbatch k; see `pipesim.search.word_timing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs.host import HostCost
+from pipesim.costs.rows import row_delays, row_durations
 from pipesim.costs.table import CostTable
 from pipesim.errors import InfeasibleError
 from pipesim.ir.actions import Action, Op, Schedule
+from pipesim.ir.dependencies import NONE, dependencies
 
 if TYPE_CHECKING:
-    from pipesim.search.words import Pipeline
+    from pipesim.search.word_timing import Pipeline
 
 Floats = npt.NDArray[np.float64]
 Word = npt.NDArray[np.int32]
@@ -99,27 +101,29 @@ class Problem:
             If a rank has no room for one microbatch on all its stages.
         """
         ranks = np.array(rank_of, np.int32)
+        one, symbols = _one_microbatch(ranks)
+        needs, row = dependencies(one), np.argsort(symbols)
         host = costs.host or HostCost()
-        computing = np.array([[float(costs.duration(op, s)) for s in range(len(ranks))] for op in WORD_OPS])
-        holding = np.full_like(computing, float(host.per_action_s))
-        arrival = np.zeros_like(computing)
-        for stage in range(1, len(ranks)):
-            before, here = int(ranks[stage - 1]), int(ranks[stage])
-            if before != here:
-                nbytes = costs.boundary_bytes[stage - 1]
-                holding[0, stage - 1] += float(host.send_s(nbytes))
-                holding[1, stage] += float(host.send_s(nbytes))
-                # The host holds the sender up after its computation, not the message.
-                arrival[0, stage] = costs.p2p(before, here).transfer_s(nbytes) - holding[0, stage - 1]
-                arrival[1, stage - 1] = costs.p2p(here, before).transfer_s(nbytes) - holding[1, stage]
-        full_backward = np.array(costs.backward_s, np.float64) + holding[1]
+        holding = np.full(len(row), float(host.per_action_s))
+        crossing = np.flatnonzero(needs.crosses)
+        for here, source in zip(crossing, needs.producer[crossing], strict=True):
+            nbytes = costs.boundary_bytes[min(one.stage[here], one.stage[source])]
+            holding[source] += float(host.send_s(nbytes))
+        arrival = row_delays(one, needs, costs).astype(np.float64)
+        # The host holds the sender up after its computation, not the message.
+        arrival[crossing] -= holding[needs.producer[crossing]]
+        full = replace(one, op=np.where(one.op == Op.I, Op.B, one.op).astype(np.int32))
+        split_s, full_s = (
+            (row_durations(each, costs).astype(np.float64) + holding)[row].reshape(3, -1)
+            for each in (one, full)
+        )
         problem = cls(
             rank_of=ranks,
             num_microbatches=num_microbatches,
-            durations_s=computing + holding,
-            delays_s=arrival,
+            durations_s=split_s,
+            delays_s=arrival[row].reshape(3, -1),
             memory=memory,
-            full_backward_s=full_backward,
+            full_backward_s=full_s[1],
             trailing_s=float(holding.max()),
         )
         problem._check_room()
@@ -162,16 +166,19 @@ class Problem:
 
         The factor is a power of two that makes a mean action last about 1, so that no digit is lost.
         """
-        from pipesim.search.words import Pipeline
+        from pipesim.search.word_timing import Pipeline
 
         mean = float(self.durations_s.mean())
         scale = 2.0 ** np.floor(np.log2(mean)) if mean > 0 else 1.0
         amounts, deferred = self.memory.amounts, self.memory.until_weights
         work = self.durations_s.sum(axis=0)[self.stages].sum(axis=1) * self.num_microbatches
+        producer, consumer = _neighbours(self.rank_of)
         arrays = Pipeline(
             num_microbatches=self.num_microbatches,
             stages=self.stages,
-            rank_of=self.rank_of,
+            rank_of=self.rank_of.astype(np.intp),
+            producer=producer,
+            consumer=consumer,
             duration=np.ravel(self.durations_s) / scale,
             delay=np.ravel(self.delays_s) / scale,
             change=np.concatenate([amounts, deferred - amounts, -deferred]),
@@ -204,3 +211,24 @@ class Problem:
                 order.append(Action(WORD_OPS[symbol // num_stages], symbol % num_stages, turn[symbol]))
                 turn[symbol] += 1
             yield order
+
+
+def _one_microbatch(rank_of: Word) -> tuple[Schedule, Word]:
+    """F, I and W of one microbatch, for which rules and costs of rows hold; and the symbol of each row."""
+    num_stages = len(rank_of)
+    by_rank = [np.flatnonzero(rank_of == rank).tolist() for rank in range(int(rank_of.max()) + 1)]
+    orders = [[Action(op, stage, 0) for op in WORD_OPS for stage in stages] for stages in by_rank]
+    schedule = Schedule.from_orders("one microbatch", orders)
+    kind = np.array([WORD_OPS.index(Op(op)) for op in schedule.op.tolist()])
+    return schedule, (kind * num_stages + schedule.stage).astype(np.int32)
+
+
+def _neighbours(rank_of: Word) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Give producer and consumer of each symbol, as `pipesim.search.word_timing.Pipeline` has them."""
+    schedule, symbols = _one_microbatch(rank_of)
+    source = dependencies(schedule).producer
+    producer, consumer = (np.full(len(symbols), NONE, np.intp) for _ in range(2))
+    fed = np.flatnonzero(source != NONE)
+    producer[symbols[fed]] = symbols[source[fed]]
+    consumer[symbols[source[fed]]] = symbols[fed]
+    return producer, consumer

@@ -144,7 +144,7 @@ def _whole(amount: float) -> int:
 def _hint(
     problem: Problem, word: Word, model: Any, start: dict[tuple[int, int, int], Any], scale: int
 ) -> None:
-    from pipesim.search.words import new_scratch, time_word
+    from pipesim.search.word_timing import new_scratch, time_word
 
     pipeline, factor = problem.pipeline()
     scratch = new_scratch(pipeline)

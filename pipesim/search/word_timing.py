@@ -12,12 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.timing.compiling import compiled
+from pipesim.ir.dependencies import NONE
+from pipesim.timing.compiling import compiled, compiled_part
 
 Ints = npt.NDArray[np.int32]
+Indices = npt.NDArray[np.intp]
 Floats = npt.NDArray[np.float64]
 
-NOBODY = -1
+NOBODY = NONE
 
 
 class Pipeline(NamedTuple):
@@ -29,8 +31,12 @@ class Pipeline(NamedTuple):
         m.
     stages : int32, shape (p, v)
         Stages of each rank, ascending.
-    rank_of : int32, shape (S,)
+    rank_of : intp, shape (S,)
         Rank of each stage.
+    producer : intp, shape (3 * S,)
+        Symbol whose output a symbol takes, of the same microbatch; NOBODY for the first F and for W.
+    consumer : intp, shape (3 * S,)
+        The other way round.
     duration : float64, shape (3 * S,)
         Of each symbol.
     delay : float64, shape (3 * S,)
@@ -45,7 +51,9 @@ class Pipeline(NamedTuple):
 
     num_microbatches: int
     stages: Ints
-    rank_of: Ints
+    rank_of: Indices
+    producer: Indices
+    consumer: Indices
     duration: Floats
     delay: Floats
     change: Floats
@@ -85,51 +93,65 @@ def new_scratch(pipeline: Pipeline) -> Scratch:
     )
 
 
+@compiled_part
+def num_ready(pipeline: Pipeline, symbol: int, count: Ints) -> int:
+    """How many of a symbol can have run, where `count` of each have: W needs its I, others a producer."""
+    num_stages = len(pipeline.rank_of)
+    if symbol >= 2 * num_stages:
+        return int(count[symbol - num_stages])
+    producer = pipeline.producer[symbol]
+    return pipeline.num_microbatches if producer == NOBODY else int(count[producer])
+
+
+@compiled_part
+def arrival(pipeline: Pipeline, symbol: int, k: int, end: Floats) -> float:
+    """When the message for the k-th of a symbol is there; `end` at ``symbol * m + microbatch``."""
+    producer = pipeline.producer[symbol]
+    if producer == NOBODY:
+        return 0.0
+    return float(end[producer * pipeline.num_microbatches + k] + pipeline.delay[symbol])
+
+
+@compiled_part
+def copy_into(target: Ints, source: Ints, number: int) -> None:
+    """Copy entries; assigning an array would compile numba's error texts, for seconds."""
+    for place in range(number):
+        target[place] = source[place]
+
+
 @compiled
 def time_word(pipeline: Pipeline, word: Ints, scratch: Scratch, bound: float) -> tuple[float, float]:
     """Time a word; return its makespan and the mean end of its ranks.
 
     Both are infinite if it cannot run, or as soon as its makespan is sure to be more than `bound`.
     """
-    m = pipeline.num_microbatches
-    duration, delay = pipeline.duration, pipeline.delay
-    start, end, row_of, sequence, count, head, waiting, stack, _ = scratch
-    num_stages, num_ranks = len(pipeline.rank_of), len(pipeline.limit)
+    m, num_ranks = pipeline.num_microbatches, len(pipeline.limit)
+    start, end, row_of, sequence, count, head, waiting, stack, idle_of = scratch
     length = len(word) // num_ranks
-    count[:] = 0
-    waiting[:] = NOBODY
-    for rank in range(num_ranks):
-        head[rank] = rank * length
-        scratch.idle[rank] = 0.0
-        stack[rank] = num_ranks - 1 - rank
+    _begin(scratch, length)
     height, timed = num_ranks, 0
     while height > 0:
         height -= 1
         rank = stack[height]
         row, stop = head[rank], (rank + 1) * length
         free = end[row - 1] if row > rank * length else 0.0
-        most_idle, idle = bound - pipeline.work[rank], scratch.idle[rank]
+        most_idle, idle = bound - pipeline.work[rank], idle_of[rank]
         while row < stop:
             symbol = word[row]
             k = count[symbol]
-            producer = NOBODY
-            if symbol < num_stages:
-                if symbol > 0:
-                    producer = symbol - 1
-            elif symbol < 2 * num_stages:
-                producer = symbol + 1 if symbol < 2 * num_stages - 1 else num_stages - 1
+            producer = pipeline.producer[symbol]
             if producer != NOBODY:
                 if count[producer] <= k:
                     waiting[producer] = rank
                     break
-                there = end[row_of[producer * m + k]] + delay[symbol]
+                there = end[row_of[producer * m + k]] + pipeline.delay[symbol]
                 if there > free:
                     idle += there - free
                     if idle > most_idle:
                         return np.inf, np.inf
                     free = there
             start[row] = free
-            free += duration[symbol]
+            free += pipeline.duration[symbol]
             end[row] = free
             row_of[symbol * m + k] = row
             sequence[timed] = row
@@ -141,10 +163,27 @@ def time_word(pipeline: Pipeline, word: Ints, scratch: Scratch, bound: float) ->
                 waiting[symbol] = NOBODY
             row += 1
         head[rank] = row
-        scratch.idle[rank] = idle
-    if timed < len(word):
-        return np.inf, np.inf
-    makespan, total = 0.0, 0.0
+        idle_of[rank] = idle
+    return _ends(end, length) if timed == len(word) else (np.inf, np.inf)
+
+
+@compiled_part
+def _begin(scratch: Scratch, length: int) -> None:
+    """Put every rank at its first row, rank 0 to go first."""
+    num_ranks = len(scratch.head)
+    for symbol in range(len(scratch.num_run)):
+        scratch.num_run[symbol] = 0
+        scratch.waiting[symbol] = NOBODY
+    for rank in range(num_ranks):
+        scratch.head[rank] = rank * length
+        scratch.idle[rank] = 0.0
+        scratch.stack[rank] = num_ranks - 1 - rank
+
+
+@compiled_part
+def _ends(end: Floats, length: int) -> tuple[float, float]:
+    """Last and mean end of the ranks."""
+    makespan, total, num_ranks = 0.0, 0.0, len(end) // length
     for rank in range(num_ranks):
         last = end[(rank + 1) * length - 1]
         total += last
@@ -160,8 +199,7 @@ def latest_starts(pipeline: Pipeline, word: Ints, scratch: Scratch, latest: Floa
     `latest` has one entry a symbol and microbatch, at ``symbol * m + microbatch``.
     """
     m = pipeline.num_microbatches
-    num_stages, num_ranks = len(pipeline.rank_of), len(pipeline.limit)
-    length = len(word) // num_ranks
+    length = len(word) // len(pipeline.limit)
     count, sequence = scratch.num_run, scratch.sequence
     for position in range(len(sequence) - 1, -1, -1):
         row = sequence[position]
@@ -173,11 +211,7 @@ def latest_starts(pipeline: Pipeline, word: Ints, scratch: Scratch, latest: Floa
             following = word[row + 1]
             after = count[following] if following != symbol else k + 1
             finish = latest[following * m + after]
-        consumer = NOBODY
-        if symbol < num_stages:
-            consumer = symbol + 1 if symbol < num_stages - 1 else 2 * num_stages - 1
-        elif num_stages < symbol < 2 * num_stages:
-            consumer = symbol - 1
+        consumer = pipeline.consumer[symbol]
         if consumer != NOBODY and latest[consumer * m + k] - pipeline.delay[consumer] < finish:
             finish = latest[consumer * m + k] - pipeline.delay[consumer]
         latest[symbol * m + k] = finish - pipeline.duration[symbol]
