@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError
-from pipesim.prediction import predict, sweep_row
+from pipesim.prediction import predict
+from pipesim.questions import sweep_row
 from pipesim.questions.grid import Axis, grid, parse_axis
 from pipesim.questions.sweep import Sweep, run_sweep
 from pipesim.scenario import load_scenario
