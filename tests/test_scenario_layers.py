@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +51,15 @@ def test_balance_knows_the_head() -> None:
     """Llama-3.1 405B: 126 layers and a head of 0.63 layers on 16 ranks: smaller last stages."""
     weights = [1.0] * 125 + [1.63]
     assert balance(weights, 16) == (8,) * 14 + (7, 7)
+
+
+def test_no_rounding_decides_between_equal_cuts() -> None:
+    """Times of layers in seconds, and the same a little faster."""
+    layers = [0.1] * 47 + [0.31]
+    cut = balance(layers, 16)
+    assert cut == (4, 4, *[3] * 13, 1)
+    for factor in np.linspace(0.999, 1.001, 101):
+        assert balance([factor * one for one in layers], 16) == cut
 
 
 def test_split_for_another_number_of_stages() -> None:

@@ -67,7 +67,9 @@ def balance(weights: Sequence[float], num_stages: int) -> tuple[int, ...]:
     """Cut items into contiguous groups so that the heaviest group is as light as possible.
 
     Among such cuts the one with the least sum of squares is taken (the most even), then the one whose later
-    groups are the smaller. Dynamic programme over prefixes, O(num_stages * items ** 2).
+    groups are the smaller. Weights count to 26 binary digits of their sum, within which all sums and squares
+    are exact, so that no rounding decides between equals. Dynamic programme over prefixes,
+    O(num_stages * items ** 2).
 
     Parameters
     ----------
@@ -93,7 +95,8 @@ def balance(weights: Sequence[float], num_stages: int) -> tuple[int, ...]:
         raise ValueError("weights must be finite and not negative")
     import numpy as np
 
-    ends = np.concatenate([[0.0], np.cumsum(np.asarray(weights, dtype=float))])
+    relative = np.asarray(weights, dtype=float) / (sum(weights) or 1)
+    ends = np.concatenate([[0.0], np.cumsum(np.rint(relative * 2**26))])
     # load[i, j]: items i..j-1 as one group; an empty group is not allowed.
     load = np.where(
         np.arange(num_items + 1) > np.arange(num_items + 1)[:, None], ends - ends[:, None], np.inf

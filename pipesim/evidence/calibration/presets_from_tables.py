@@ -295,7 +295,7 @@ class _Problem:
         return np.array(predicted) / [s.row.measured for s in samples] - 1
 
     def fit(self, samples: Sequence[Sample], start: Sequence[float] | None = None) -> tuple[float, ...]:
-        fit = robust_fit(
+        values = robust_fit(
             lambda values: np.log1p(self.errors(samples, values.tolist())),
             start=start or [BOUNDS[name][1] for name in self.names],
             lower=[BOUNDS[name][0] for name in self.names],
@@ -304,7 +304,7 @@ class _Problem:
             weights=_set_weights(samples) if self.sets_alike else None,
             near=start is not None,
         )
-        return tuple(fit.values.tolist())
+        return tuple(values.tolist())
 
 
 def _set_weights(samples: Sequence[Sample]) -> FloatArray:
