@@ -98,8 +98,7 @@ def expected_goodput(interval_s: float, checkpoint_s: float, restart_s: float, m
 def best_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
     """Interval with the highest expected goodput; the restart does not matter.
 
-    It solves ``exp(-(tau + C)/M) = 1 - tau/M``, and is no longer than Young's estimate, which is as good where
-    failures are rare.
+    It solves ``exp(-(tau + C)/M) = 1 - tau/M``; where failures are rare, that is Young's estimate, else less.
     """
     from scipy.optimize import brentq
 

@@ -12,7 +12,7 @@ from pipesim.costs import CostTable
 from pipesim.costs.host import HostCost
 from pipesim.costs.network.alpha_beta import LinkCost, PointToPoint
 from pipesim.errors import ExecutionError
-from pipesim.evidence.calibration.lines import Line, fit_line
+from pipesim.evidence.calibration.lines import AffineTime, fit_line
 from pipesim.evidence.calibration.samples import NO_TABLE, FloatArray, Samples
 from pipesim.ir.actions import Op
 
@@ -20,7 +20,7 @@ _OPS = (Op.F, Op.B, Op.I, Op.W)
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class MeasuredCosts:
     """A measured cost table.
 
     Parameters
@@ -38,7 +38,7 @@ class Calibration:
     notes: tuple[str, ...]
 
 
-def calibrate(measured: Sequence[Samples], links: Sequence[Samples] = ()) -> Calibration:
+def calibrate(measured: Sequence[Samples], links: Sequence[Samples] = ()) -> MeasuredCosts:
     """Make one cost table of what several runs or traces tell.
 
     Durations are medians. The first one decides whose they are: of others that computed something else, or
@@ -104,7 +104,7 @@ def calibrate(measured: Sequence[Samples], links: Sequence[Samples] = ()) -> Cal
     if pairs:
         evidence["overlapped_pairs_s"] = {str(stage): _spread(values) for stage, values in pairs.items()}
     evidence["not_used"] = notes
-    return Calibration(costs, evidence, tuple(notes))
+    return MeasuredCosts(costs, evidence, tuple(notes))
 
 
 def _operations(
@@ -146,7 +146,7 @@ def _overlapped(pairs: Mapping[int, FloatArray], num_stages: int) -> FloatArray 
     return np.array([np.median(pairs[stage]) for stage in range(num_stages)])
 
 
-def _link(measured: Sequence[Samples], alike: Sequence[Samples]) -> tuple[Line, list[str]]:
+def _link(measured: Sequence[Samples], alike: Sequence[Samples]) -> tuple[AffineTime, list[str]]:
     line = _line([s.message_s for s in alike], [s.message_s for s in measured if s not in alike])
     if not line.groups:
         return line, ["no message was seen to arrive while its receiver waited: links cost nothing"]
@@ -158,11 +158,11 @@ def _link(measured: Sequence[Samples], alike: Sequence[Samples]) -> tuple[Line, 
     return line, []
 
 
-def _line(samples: Sequence[FloatArray], others: Sequence[FloatArray]) -> Line:
+def _line(samples: Sequence[FloatArray], others: Sequence[FloatArray]) -> AffineTime:
     return fit_line(np.concatenate([NO_TABLE, *samples]), np.concatenate([NO_TABLE, *others]))
 
 
-def _link_cost(line: Line) -> LinkCost:
+def _link_cost(line: AffineTime) -> LinkCost:
     return LinkCost(line.fixed_s, 1 / line.per_byte_s if line.per_byte_s else None)
 
 
@@ -235,7 +235,7 @@ def _median(values: FloatArray) -> float:
     return max(0.0, float(np.median(values))) if len(values) else 0.0
 
 
-def _groups(line: Line) -> list[dict[str, Any]]:
+def _groups(line: AffineTime) -> list[dict[str, Any]]:
     return [group.to_dict() for group in line.groups]
 
 

@@ -35,7 +35,7 @@ class SizeGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AffineTime:
     """``fixed_s + nbytes * per_byte_s``.
 
     `per_byte_s` is None where only one size was seen: then `fixed_s` holds for that size alone.
@@ -46,7 +46,7 @@ class Line:
     groups: tuple[SizeGroup, ...]
 
 
-def fit_line(samples: FloatArray, others: FloatArray = NO_TABLE) -> Line:
+def fit_line(samples: FloatArray, others: FloatArray = NO_TABLE) -> AffineTime:
     """Fit a line to the medians of all sizes, each weighted by how often it was seen.
 
     Neither part is allowed to be negative.
@@ -61,7 +61,7 @@ def fit_line(samples: FloatArray, others: FloatArray = NO_TABLE) -> Line:
     """
     everything = np.concatenate([samples, others])
     if not len(everything):
-        return Line(0.0, None, ())
+        return AffineTime(0.0, None, ())
     sizes, seconds = _by_size(everything)
     per_byte: float | None = None
     fixed = float(np.median(seconds[0]))
@@ -81,7 +81,7 @@ def fit_line(samples: FloatArray, others: FloatArray = NO_TABLE) -> Line:
         )
         for size, values in zip(sizes, seconds, strict=True)
     )
-    return Line(fixed, per_byte, groups)
+    return AffineTime(fixed, per_byte, groups)
 
 
 def _by_size(samples: FloatArray) -> tuple[FloatArray, list[FloatArray]]:

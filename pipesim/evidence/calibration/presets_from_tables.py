@@ -17,14 +17,14 @@ from pipesim.errors import ScenarioError
 from pipesim.evidence.calibration.least_squares import robust_fit
 from pipesim.evidence.published import (
     SETS,
-    Row,
+    PublishedRow,
     halves,
     predict_row,
     resolved,
     usable,
     with_parameters,
 )
-from pipesim.evidence.published.rows import in_hash_order
+from pipesim.evidence.published.published_row import in_hash_order
 from pipesim.prediction import Programs
 from pipesim.scenario import ResolvedScenario
 
@@ -94,7 +94,7 @@ class Sample:
     """A row ready to be predicted again and again."""
 
     set_name: str
-    row: Row
+    row: PublishedRow
     scenario: ResolvedScenario
 
 
@@ -114,7 +114,7 @@ class SetErrors:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class PresetFit:
     """Parameters of a recipe with their errors.
 
     Parameters
@@ -198,7 +198,7 @@ def recipe_of(name: str) -> Recipe:
     )
 
 
-def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lambda _: None) -> Calibration:
+def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lambda _: None) -> PresetFit:
     """Fit a recipe on half of its rows, judge it by the other half and by folds.
 
     Parameters
@@ -214,7 +214,7 @@ def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lam
     }
     first = [s for s in samples if id(s.row) in first_ids]
     other = [s for s in samples if id(s.row) not in first_ids]
-    problem = _Problem(recipe)
+    problem = _PresetErrors(recipe)
     progress("one half")
     on_first = problem.fit(first)
     progress("the other half")
@@ -245,7 +245,7 @@ def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lam
                 all_rows=problem.errors(samples, on_all)[in_set],
             )
         )
-    return Calibration(
+    return PresetFit(
         recipe,
         values=problem.named(on_first),
         other_half=problem.named(on_other),
@@ -269,7 +269,7 @@ def _folds(samples: Sequence[Sample]) -> list[set[int]]:
     return [fold for fold in folds if fold]
 
 
-class _Problem:
+class _PresetErrors:
     """Errors as a function of the recipe's parameters."""
 
     def __init__(self, recipe: Recipe) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from pipesim.errors import ScenarioError
 
 
-class Line:
+class TableLine:
     """One line of a table; a missing column or a bad number is reported with file, line and column."""
 
     def __init__(self, cells: Mapping[str, str], *, file: str, number: int) -> None:
@@ -75,13 +75,13 @@ class Line:
         return int(value)
 
 
-def read_table(name: str) -> list[Line]:
+def read_table(name: str) -> list[TableLine]:
     """Read a table that ships with the package, such as ``korthikanti22_table5.csv``."""
     text = resources.files("pipesim").joinpath("data", "published", name).read_text(encoding="utf-8")
     return _lines(text, name)
 
 
-def read_table_file(path: str | Path) -> list[Line]:
+def read_table_file(path: str | Path) -> list[TableLine]:
     """Read a user's file.
 
     Raises
@@ -101,7 +101,7 @@ def read_table_file(path: str | Path) -> list[Line]:
     return lines
 
 
-def _lines(text: str, file: str) -> list[Line]:
+def _lines(text: str, file: str) -> list[TableLine]:
     lines = []
     reader = csv.DictReader(io.StringIO(text))
     for cells in reader:
@@ -110,5 +110,5 @@ def _lines(text: str, file: str) -> list[Line]:
             raise ScenarioError(
                 f"has {found} cells than the header", file=file, key=f"line {reader.line_num}"
             )
-        lines.append(Line(cells, file=file, number=reader.line_num))
+        lines.append(TableLine(cells, file=file, number=reader.line_num))
     return lines

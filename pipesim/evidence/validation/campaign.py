@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from pipesim.errors import InfeasibleError, PipesimError, ScheduleError
-from pipesim.evidence.calibration.fit import Calibration
-from pipesim.evidence.validation.rows import Row, label
+from pipesim.evidence.calibration.fit import MeasuredCosts
 from pipesim.evidence.validation.runner import Runner
+from pipesim.evidence.validation.validation_row import ValidationRow, label
 from pipesim.executor import RankPool
 from pipesim.questions.compare import Skipped
 from pipesim.questions.execution import check_runnable
@@ -29,11 +29,11 @@ class Validation:
     ----------
     device, calibrated_on : str
         Where, and the schedule that the costs come from.
-    rows : tuple of Row
+    rows : tuple of ValidationRow
         One a schedule and number of microbatches.
     skipped : tuple of Skipped
         Schedules that were not run.
-    calibrations : dict of int to Calibration
+    calibrations : dict of int to MeasuredCosts
         By number of stages.
     environment : dict
         What it ran on.
@@ -41,9 +41,9 @@ class Validation:
 
     device: str
     calibrated_on: str
-    rows: tuple[Row, ...]
+    rows: tuple[ValidationRow, ...]
     skipped: tuple[Skipped, ...]
-    calibrations: dict[int, Calibration]
+    calibrations: dict[int, MeasuredCosts]
     environment: dict[str, str]
 
     def summary(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Validation:
         }
 
 
-def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
+def summary_of(rows: Sequence[ValidationRow]) -> dict[str, Any]:
     """Median and largest errors over the rows that count: predicted ones with undisturbed steps."""
     counted = [row for row in rows if not row.calibrated_on and not row.disturbed]
     found: dict[str, Any] = {
@@ -137,7 +137,7 @@ def validate(
     m = scenario.batch.num_microbatches
     counts = tuple(dict.fromkeys(microbatches or (m, max(1, m // 2))))
     chosen = [family(name) for name in dict.fromkeys(schedules)] or list(families().values())
-    rows: list[Row] = []
+    rows: list[ValidationRow] = []
     skipped: list[Skipped] = []
     with ExitStack() as stack:
         if pool is None:

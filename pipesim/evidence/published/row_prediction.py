@@ -8,8 +8,8 @@ from pipesim.costs import build_costs
 from pipesim.costs.transformer.memory import stage_activations
 from pipesim.costs.transformer.model import layers_per_stage
 from pipesim.costs.transformer.setting import layer_setting
-from pipesim.evidence.published.collectives import collective_s
-from pipesim.evidence.published.rows import Quantity, Row
+from pipesim.evidence.published.collective_rows import collective_s
+from pipesim.evidence.published.published_row import PublishedRow, Quantity
 from pipesim.ir import held
 from pipesim.metrics import longest_own_step_s
 from pipesim.prediction import Prepared, Programs, least_step_s, needs_engine, predict_prepared, prepare
@@ -18,7 +18,7 @@ from pipesim.scenario import ResolvedScenario
 
 def predict_row(
     quantity: Quantity,
-    row: Row,
+    row: PublishedRow,
     scenario: ResolvedScenario,
     programs: Programs,
     *,
@@ -30,7 +30,7 @@ def predict_row(
     ----------
     quantity : str
         What was measured.
-    row : Row
+    row : PublishedRow
         For what a quantity needs beside the scenario.
     scenario : ResolvedScenario
         The row's, with the parameters to try.
