@@ -134,40 +134,47 @@ def validate(
         If scenario, model and device do not go together, a run fails, or no schedule can run.
     """
     check_runnable(scenario, device)
-    m = scenario.batch.num_microbatches
-    counts = tuple(dict.fromkeys(microbatches or (m, max(1, m // 2))))
-    chosen = [family(name) for name in dict.fromkeys(schedules)] or list(families().values())
-    rows: list[ValidationRow] = []
-    skipped: list[Skipped] = []
+    asked = _asked(scenario, schedules, chunks, microbatches)
     with ExitStack() as stack:
         if pool is None:
             num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
             pool = stack.enter_context(RankPool(num_processes, threads_per_rank=threads_per_rank))
         runner = Runner(scenario, device, model, num_steps, warmup, retries, pool, progress)
-        predicted = [
-            count
-            for one in chosen
-            for _, count in product(_chunk_counts(one, chunks, scenario), counts)
-            if one.synchronous and (one.name != calibrate_on or count != m)
-        ]
-        runner.calibrate_on(calibrate_on, predicted)
-        for one in chosen:
-            for num_chunks, count in product(_chunk_counts(one, chunks, scenario), counts):
-                try:
-                    rows.append(runner.row(one, num_chunks, count))
-                except (ScheduleError, InfeasibleError) as error:
-                    skipped.append(Skipped(label(one.name, num_chunks, count), _first_line(error)))
+        base = calibrate_on, scenario.batch.num_microbatches
+        runner.calibrate_on(
+            calibrate_on, [n for one, _, n in asked if one.synchronous and (one.name, n) != base]
+        )
+        rows, skipped = _run(runner, asked)
+    return Validation(device, runner.base.label, rows, skipped, runner.calibrations, runner.environment)
+
+
+def _asked(
+    scenario: ResolvedScenario, schedules: Sequence[str], chunks: Sequence[int], microbatches: Sequence[int]
+) -> list[tuple[Family, int, int]]:
+    """List families with the chunks and the microbatches to run them with."""
+    m = scenario.batch.num_microbatches
+    counts = dict.fromkeys(microbatches or (m, max(1, m // 2)))
+    return [
+        (one, num_chunks, count)
+        for one in [family(name) for name in dict.fromkeys(schedules)] or families().values()
+        for num_chunks, count in product(_chunk_counts(one, chunks, scenario), counts)
+    ]
+
+
+def _run(
+    runner: Runner, asked: Sequence[tuple[Family, int, int]]
+) -> tuple[tuple[ValidationRow, ...], tuple[Skipped, ...]]:
+    """Predict families with so many chunks and microbatches, and say which of them cannot run."""
+    rows, skipped = [], []
+    for one, num_chunks, count in asked:
+        try:
+            rows.append(runner.row(one, num_chunks, count))
+        except (ScheduleError, InfeasibleError) as error:
+            skipped.append(Skipped(label(one.name, num_chunks, count), _first_line(error)))
     if not rows:
         reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
-    return Validation(
-        device=device,
-        calibrated_on=runner.base.label,
-        rows=tuple(rows),
-        skipped=tuple(skipped),
-        calibrations=runner.calibrations,
-        environment=runner.environment,
-    )
+    return tuple(rows), tuple(skipped)
 
 
 def _chunk_counts(one: Family, asked: Sequence[int], scenario: ResolvedScenario) -> Sequence[int]:
