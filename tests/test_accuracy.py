@@ -3,8 +3,10 @@
 import csv
 import json
 import math
+import runpy
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 
 import pytest
 import yaml
@@ -17,6 +19,7 @@ from pipesim.metrics import longest_own_step_s
 from pipesim.prediction import Programs, predict
 from pipesim.scenario import load_scenario
 
+ROOT = Path(__file__).parent.parent
 STEP_SETS = [one for one in SETS.values() if one.quantity == "step_time_s"]
 
 
@@ -64,6 +67,19 @@ def test_errors_do_not_grow(reports, name):
 
 def test_every_set_has_a_limit_or_no_prediction():
     assert set(LIMITS) == {name for name in SETS if name != "meta"}
+
+
+def test_the_readmes_table_is_what_the_command_finds(reports):
+    """To renew it: python docs/write_accuracy_table.py."""
+    writer = runpy.run_path(str(ROOT / "docs" / "write_accuracy_table.py"))
+    readme = (ROOT / "README.md").read_text()
+    assert writer["renewed"](readme, reports) == readme
+    assert readme.count("| published set |") == 1
+    assert all(f"\n| {label} | " in readme for label in writer["SHOWN"].values())
+    doubled = replace(
+        reports["sc21"], rows=tuple(replace(one, error=2 * one.error) for one in reports["sc21"].rows)
+    )
+    assert writer["renewed"](readme, {**reports, "sc21": doubled}) != readme
 
 
 def test_every_row_is_shown_with_its_source_or_the_reason_it_is_not(reports):

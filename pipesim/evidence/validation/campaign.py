@@ -113,20 +113,16 @@ def validate(
         A schedule with one stage a rank or with the scenario's chunks.
     schedules : sequence of str
         Schedules to predict; by default all that are legal and synchronous.
-    chunks : sequence of int
-        Chunks a rank, for schedules that leave the choice; by default the scenario's.
-    microbatches : sequence of int
-        By default the scenario's m, and half of it.
+    chunks, microbatches : sequence of int
+        Chunks a rank, by default the scenario's, where the schedule leaves the choice; by default m and m/2.
     model : str, optional
         In place of the scenario's transformer: ``cnn``, or ``module:factory``.
     num_steps, warmup, threads_per_rank : int
         See `pipesim.executor.execute`.
     retries : int
         How often a run with fewer than three undisturbed steps is repeated.
-    pool : RankPool, optional
-        Processes to use.
-    progress : Callable
-        Told what runs next.
+    pool, progress : RankPool, optional; Callable
+        Processes to use; told what runs next.
 
     Raises
     ------
