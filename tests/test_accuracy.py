@@ -33,20 +33,21 @@ def pipesim(*arguments):
     return CliRunner().invoke(app, ["accuracy", *map(str, arguments)])
 
 
-# In percent, what was reached and a margin of a few tenths: mean absolute error, and bias either way.
+# In percent, what was reached and a margin of a few tenths: mean absolute error, and bias either way, of rows
+# that no parameter was fitted on.
 LIMITS = {
     "korthikanti": (1.7, 0.9),
-    "sc21": (2.1, 1.5),
-    "vtrain": (3.2, 1.5),
-    "bloom": (2.8, 1.3),
-    "bloom-batches": (2.3, 1.0),
-    "nvidia": (2.2, 1.3),
-    "mlperf": (2.2, 1.5),
-    "simumax": (2.7, 0.6),
-    "zero-bubble": (2.0, 0.9),
+    "sc21": (2.9, 2.5),
+    "vtrain": (2.5, 0.6),
+    "bloom": (3.5, 1.3),
+    "bloom-batches": (1.4, 1.4),
+    "nvidia": (2.8, 2.2),
+    "mlperf": (2.0, 0.5),
+    "simumax": (3.1, 1.0),
+    "zero-bubble": (2.2, 1.4),
     "zero-bubble-hardware": (4.5, 1.9),
     "zero-bubble-few": (3.9, 2.0),
-    "vocabulary": (3.0, 1.3),
+    "vocabulary": (3.2, 1.8),
     "torchtitan": (47.0, 47.0),  # borrowed: no parameter was fitted to that software
     "korthikanti-layers": (6.8, 6.8),
     "korthikanti-memory": (0.4, 0.2),
@@ -60,7 +61,7 @@ LIMITS = {
 @pytest.mark.parametrize("name", LIMITS)
 def test_errors_do_not_grow(reports, name):
     most, bias = LIMITS[name]
-    errors = reports[name].errors(explained=True)
+    errors = reports[name].errors("judged", "unseen", explained=True)
     assert 100 * errors.mape < most
     assert abs(100 * errors.bias) < bias
 
