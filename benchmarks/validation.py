@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipesim.evidence.validation import Row, summary_of, validate
+from pipesim.evidence.validation import ValidationRow, summary_of, validate
 from pipesim.executor import RankPool
 from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import families
@@ -111,7 +111,7 @@ def run(part: Part, num_steps: int) -> dict[str, Any]:
     def progress(words: str) -> None:
         print(f"  {time.perf_counter() - begin:5.0f} s  {part.name}: {words}", file=sys.stderr)
 
-    rows: list[Row] = []
+    rows: list[ValidationRow] = []
     skipped: dict[str, str] = {}
     with RankPool(scenario.parallel.pipeline) as pool:
         names = tuple(name for name in part.names if name not in CHUNKED)

@@ -130,7 +130,7 @@ def test_lines() -> None:
     line = fit_line(np.array([[1.0, 3.0], [2.0, 5.0], [2.0, 5.5], [2.0, 100.0]]))
     assert line.groups[1].median_s == 5.5
     falling = fit_line(np.array([[1.0, 5.0], [3.0, 3.0]]))
-    assert (falling.fixed_s, falling.per_byte_s) == (4.0, 0.0)
+    assert (falling.fixed_s, falling.per_byte_s) == pytest.approx((4.0, 0.0))
     below = fit_line(np.array([[1.0, 1.0], [2.0, 4.0]]))
     assert below.fixed_s == 0
     assert below.per_byte_s == pytest.approx(9 / 5)

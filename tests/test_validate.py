@@ -19,9 +19,9 @@ from made_up_runs import run_of
 from typer.testing import CliRunner
 
 from pipesim.errors import PipesimError
-from pipesim.evidence.validation import Row, Validation, summary_of, validate
+from pipesim.evidence.validation import Validation, ValidationRow, summary_of, validate
 from pipesim.evidence.validation.micro import link_probe, micro_schedule
-from pipesim.evidence.validation.rows import make_row
+from pipesim.evidence.validation.validation_row import make_row
 from pipesim.executor import RankPool
 from pipesim.ir import validate as check_schedule
 from pipesim.ir.actions import Op
@@ -212,7 +212,9 @@ def test_bad_input() -> None:
 FIVE_MS = {"forward_s": 0.005, "backward_s": 0.01}
 
 
-def row_of(change: Callable[[float], float] = lambda second: second, *, num_runs: int = 1, **run: Any) -> Row:
+def row_of(
+    change: Callable[[float], float] = lambda second: second, *, num_runs: int = 1, **run: Any
+) -> ValidationRow:
     """Measured under known costs, predicted under costs that are off."""
     schedule = generate("1f1b", Shape(4, 1, 8))
     costs = costs_of(4, number=float, p2p_latency_s=1e-3, **FIVE_MS)

@@ -17,7 +17,7 @@ from pipesim.show.amounts import optional, percent, seconds, signed_percent
 from pipesim.show.blocks import Table
 
 if TYPE_CHECKING:
-    from pipesim.evidence.calibration.presets_from_tables import Calibration
+    from pipesim.evidence.calibration.presets_from_tables import PresetFit
     from pipesim.evidence.calibration.step_times import StepCalibration
 
 _ANY_SCENARIO = {
@@ -82,7 +82,7 @@ def _fit_published(name: str, output: Path | None, *, as_json: bool) -> None:
     )
 
 
-def _parameter_table(found: Calibration) -> Table:
+def _parameter_table(found: PresetFit) -> Table:
     fits = (found.values, found.other_half, found.all_rows)
     columns = ["parameter", "fitted on one half", "on the other half", "on all rows", "smallest", "largest"]
     rows = [
@@ -92,7 +92,7 @@ def _parameter_table(found: Calibration) -> Table:
     return Table(found.recipe.preset, columns, rows)
 
 
-def _fit_table(found: Calibration) -> Table:
+def _fit_table(found: PresetFit) -> Table:
     keys = ["mape_fitted_half", "mape_judged_half", "mape_two_halves", "mape_folds", "mape_all_rows"]
     columns = ["mean absolute error of", "rows", "fitted half", "judged half", "two halves crosswise"]
     columns += ["by folds", "fit of all rows"]

@@ -14,7 +14,7 @@ from pipesim.show.amounts import percent, seconds, signed_percent
 from pipesim.show.blocks import Table
 
 if TYPE_CHECKING:
-    from pipesim.evidence.validation import Row, Validation
+    from pipesim.evidence.validation import Validation, ValidationRow
 
 
 def validate(
@@ -129,7 +129,7 @@ def _verdict(found: Validation) -> str:
     )
 
 
-def _line(row: Row) -> list[str]:
+def _line(row: ValidationRow) -> list[str]:
     spread = (row.p90_step_time_s - row.p10_step_time_s) / row.measured_step_time_s
     return [
         row.label + (" (calibrated on)" if row.calibrated_on else "") + (" !" if row.disturbed else ""),

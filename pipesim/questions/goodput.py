@@ -98,19 +98,25 @@ def expected_goodput(interval_s: float, checkpoint_s: float, restart_s: float, m
 def best_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
     """Interval with the highest expected goodput; the restart does not matter.
 
-    It solves ``exp(-(tau + C)/M) = 1 - tau/M``; bisection, for the difference of the sides changes sign once.
+    It solves ``exp(-(tau + C)/M) = 1 - tau/M``; where failures are rare, that is Young's estimate, else less.
     """
-    if not checkpoint_s:
-        return 0.0
-    low, high = 0.0, mtbf_s
-    while high - low > 1e-12 * high:
-        middle = (low + high) / 2
-        # Less one on both sides, which would drown the rest where failures are rare.
-        if math.expm1(-(middle + checkpoint_s) / mtbf_s) < -middle / mtbf_s:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    from scipy.optimize import brentq
+
+    young_s = young_interval_s(checkpoint_s, mtbf_s)
+    if checkpoint_s < 1e-16 * mtbf_s:
+        return young_s
+    longest_s = min(2 * young_s, mtbf_s)
+
+    def difference(share: float) -> float:
+        # Less one on both sides, which would drown the rest.
+        return math.expm1(-(share * longest_s + checkpoint_s) / mtbf_s) + share * longest_s / mtbf_s
+
+    return longest_s * float(brentq(difference, 0.0, 1.0))
+
+
+def young_interval_s(checkpoint_s: float, mtbf_s: float) -> float:
+    """Young's estimate of the best interval, ``sqrt(2 C M)``."""
+    return math.sqrt(2 * checkpoint_s) * math.sqrt(mtbf_s)
 
 
 def goodput(scenario: ResolvedScenario) -> Goodput:
@@ -162,7 +168,7 @@ def goodput_of(result: Prediction) -> Goodput:
         restart_s=reliability.restart_s,
         interval_steps=interval_steps,
         best_interval_s=best,
-        young_interval_s=math.sqrt(2 * reliability.checkpoint_s * mtbf_s),
+        young_interval_s=young_interval_s(reliability.checkpoint_s, mtbf_s),
         goodput=share,
         simulated_goodput=_summary(runs),
         days=reliability.days,

@@ -12,7 +12,7 @@ from pipesim.costs import CostTable
 from pipesim.costs.host import HostCost
 from pipesim.costs.network.alpha_beta import LinkCost, PointToPoint
 from pipesim.errors import ExecutionError
-from pipesim.evidence.calibration.lines import Line, fit_line
+from pipesim.evidence.calibration.lines import AffineTime, fit_line
 from pipesim.evidence.calibration.samples import NO_TABLE, FloatArray, Samples
 from pipesim.ir.actions import Op
 
@@ -20,7 +20,7 @@ _OPS = (Op.F, Op.B, Op.I, Op.W)
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class MeasuredCosts:
     """A measured cost table.
 
     Parameters
@@ -38,7 +38,7 @@ class Calibration:
     notes: tuple[str, ...]
 
 
-def calibrate(measured: Sequence[Samples], links: Sequence[Samples] = ()) -> Calibration:
+def calibrate(measured: Sequence[Samples], links: Sequence[Samples] = ()) -> MeasuredCosts:
     """Make one cost table of what several runs or traces tell.
 
     Durations are medians. The first one decides whose they are: of others that computed something else, or
@@ -58,19 +58,11 @@ def calibrate(measured: Sequence[Samples], links: Sequence[Samples] = ()) -> Cal
     """
     first = measured[0]
     alike = [s for s in measured if s.workload == first.workload and s.stages_of_rank == first.stages_of_rank]
-    notes = [f"{s.source}: {words}" for s in measured for words in s.unused]
-    notes += [
-        f"{s.source}: computes something else than {first.source}, or in other stages; used for links only"
-        for s in measured
-        if s not in alike
-    ]
     num_stages = first.num_stages
     times, operations, split = _operations(alike, num_stages, first.source)
-    notes += split
     pairs = _merged([s.pair_s for s in alike])
     everything = [*measured, *links]
     link, link_notes = _link(everything, alike)
-    notes += link_notes
     host, host_evidence = _host(everything, alike)
     sync_s, optimizer_s, end_evidence = _step_end(alike, first)
     nothing = np.zeros(num_stages)
@@ -93,18 +85,27 @@ def calibrate(measured: Sequence[Samples], links: Sequence[Samples] = ()) -> Cal
         fixed_sync_s=sync_s,
         optimizer_s=optimizer_s,
     )
+    notes = (*_not_used(measured, alike), *split, *link_notes)
     evidence = {
         "steps_used": sum(s.num_steps for s in measured),
         "steps_disturbed": sum(s.num_disturbed for s in measured),
         "operations_s": operations,
-        "message_s": {"fixed_s": link.fixed_s, "per_byte_s": link.per_byte_s, "sizes": _groups(link)},
+        "message_s": _line_evidence(link),
         **host_evidence,
         **end_evidence,
+        **({"overlapped_pairs_s": _spreads(pairs)} if pairs else {}),
+        "not_used": list(notes),
     }
-    if pairs:
-        evidence["overlapped_pairs_s"] = {str(stage): _spread(values) for stage, values in pairs.items()}
-    evidence["not_used"] = notes
-    return Calibration(costs, evidence, tuple(notes))
+    return MeasuredCosts(costs, evidence, notes)
+
+
+def _not_used(measured: Sequence[Samples], alike: Sequence[Samples]) -> list[str]:
+    first, notes = measured[0].source, [f"{s.source}: {words}" for s in measured for words in s.unused]
+    return notes + [
+        f"{s.source}: computes something else than {first}, or in other stages; used for links only"
+        for s in measured
+        if s not in alike
+    ]
 
 
 def _operations(
@@ -146,7 +147,7 @@ def _overlapped(pairs: Mapping[int, FloatArray], num_stages: int) -> FloatArray 
     return np.array([np.median(pairs[stage]) for stage in range(num_stages)])
 
 
-def _link(measured: Sequence[Samples], alike: Sequence[Samples]) -> tuple[Line, list[str]]:
+def _link(measured: Sequence[Samples], alike: Sequence[Samples]) -> tuple[AffineTime, list[str]]:
     line = _line([s.message_s for s in alike], [s.message_s for s in measured if s not in alike])
     if not line.groups:
         return line, ["no message was seen to arrive while its receiver waited: links cost nothing"]
@@ -158,11 +159,11 @@ def _link(measured: Sequence[Samples], alike: Sequence[Samples]) -> tuple[Line, 
     return line, []
 
 
-def _line(samples: Sequence[FloatArray], others: Sequence[FloatArray]) -> Line:
+def _line(samples: Sequence[FloatArray], others: Sequence[FloatArray]) -> AffineTime:
     return fit_line(np.concatenate([NO_TABLE, *samples]), np.concatenate([NO_TABLE, *others]))
 
 
-def _link_cost(line: Line) -> LinkCost:
+def _link_cost(line: AffineTime) -> LinkCost:
     return LinkCost(line.fixed_s, 1 / line.per_byte_s if line.per_byte_s else None)
 
 
@@ -171,16 +172,11 @@ def _host(measured: Sequence[Samples], alike: Sequence[Samples]) -> tuple[HostCo
     gaps = np.concatenate([s.gap_s for s in alike])
     meetings = np.concatenate([s.meeting_s for s in alike])
     hidden = alike[0].hides_host
-    evidence: dict[str, Any] = {
-        "send_call_s": {
-            "fixed_s": calls.fixed_s,
-            "per_byte_s": calls.per_byte_s,
-            "hidden_by_the_device": hidden,
-            "sizes": _groups(calls),
-        },
+    evidence = {
+        "send_call_s": {**_line_evidence(calls), "hidden_by_the_device": hidden},
         "gap_s": _spread(gaps) if len(gaps) else None,
+        "meeting_before_optimizer_s": _spread(meetings) if len(meetings) else None,
     }
-    evidence["meeting_before_optimizer_s"] = _spread(meetings) if len(meetings) else None
     return (
         HostCost(
             per_message_s=0.0 if hidden else calls.fixed_s,
@@ -199,20 +195,14 @@ def _step_end(alike: Sequence[Samples], first: Samples) -> tuple[FloatArray, Flo
     optimizer_s = np.zeros(num_stages)
     for rank, stages in enumerate(first.stages_of_rank):
         optimizer_s[list(stages)] += _median(optimizer.get(rank, np.zeros(0))) / len(stages)
-    evidence: dict[str, Any] = {
-        "optimizer_s": {str(rank): _spread(values) for rank, values in optimizer.items()},
-    }
+    evidence: dict[str, Any] = {"optimizer_s": _spreads(optimizer)}
     if sync:
         reduced = fit_line(
             np.concatenate(
                 [np.stack([np.full(len(v), first.gradient_bytes[s]), v], axis=1) for s, v in sync.items()]
             )
         )
-        evidence["gradient_reduction_s"] = {
-            "fixed_s": reduced.fixed_s,
-            "per_byte_s": reduced.per_byte_s,
-            "sizes": _groups(reduced),
-        }
+        evidence["gradient_reduction_s"] = _line_evidence(reduced)
     fixed = np.array([float(np.median(sync[s])) if s in sync else 0.0 for s in range(num_stages)])
     return fixed, optimizer_s, evidence
 
@@ -231,12 +221,17 @@ def _spread(values: FloatArray) -> dict[str, Any]:
     return {"num_samples": len(values), "median_s": float(middle), "p10_s": float(low), "p90_s": float(high)}
 
 
+def _spreads(samples: Mapping[int, FloatArray]) -> dict[str, Any]:
+    return {str(place): _spread(values) for place, values in samples.items()}
+
+
 def _median(values: FloatArray) -> float:
     return max(0.0, float(np.median(values))) if len(values) else 0.0
 
 
-def _groups(line: Line) -> list[dict[str, Any]]:
-    return [group.to_dict() for group in line.groups]
+def _line_evidence(line: AffineTime) -> dict[str, Any]:
+    sizes = [group.to_dict() for group in line.groups]
+    return {"fixed_s": line.fixed_s, "per_byte_s": line.per_byte_s, "sizes": sizes}
 
 
 def _list(chosen: FloatArray) -> str:

@@ -35,7 +35,7 @@ class SizeGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class AffineTime:
     """``fixed_s + nbytes * per_byte_s``.
 
     `per_byte_s` is None where only one size was seen: then `fixed_s` holds for that size alone.
@@ -46,7 +46,7 @@ class Line:
     groups: tuple[SizeGroup, ...]
 
 
-def fit_line(samples: FloatArray, others: FloatArray = NO_TABLE) -> Line:
+def fit_line(samples: FloatArray, others: FloatArray = NO_TABLE) -> AffineTime:
     """Fit a line to the medians of all sizes, each weighted by how often it was seen.
 
     Neither part is allowed to be negative.
@@ -61,7 +61,7 @@ def fit_line(samples: FloatArray, others: FloatArray = NO_TABLE) -> Line:
     """
     everything = np.concatenate([samples, others])
     if not len(everything):
-        return Line(0.0, None, ())
+        return AffineTime(0.0, None, ())
     sizes, seconds = _by_size(everything)
     per_byte: float | None = None
     fixed = float(np.median(seconds[0]))
@@ -81,7 +81,7 @@ def fit_line(samples: FloatArray, others: FloatArray = NO_TABLE) -> Line:
         )
         for size, values in zip(sizes, seconds, strict=True)
     )
-    return Line(fixed, per_byte, groups)
+    return AffineTime(fixed, per_byte, groups)
 
 
 def _by_size(samples: FloatArray) -> tuple[FloatArray, list[FloatArray]]:
@@ -91,16 +91,11 @@ def _by_size(samples: FloatArray) -> tuple[FloatArray, list[FloatArray]]:
 
 def _least_squares(sizes: FloatArray, samples: Sequence[FloatArray]) -> tuple[float, float]:
     """Fit medians, weighted by their samples, with both coefficients at least 0."""
+    from scipy.optimize import nnls
+
     seconds = np.array([np.median(values) for values in samples])
-    weights = np.array([len(values) for values in samples], float)
-    mean_size = np.average(sizes, weights=weights)
-    mean_s = np.average(seconds, weights=weights)
-    spread = np.average((sizes - mean_size) ** 2, weights=weights)
-    slope = np.average((sizes - mean_size) * (seconds - mean_s), weights=weights) / spread
-    fixed = mean_s - slope * mean_size
-    if slope < 0:
-        return max(0.0, float(mean_s)), 0.0
-    if fixed < 0:
-        through_zero = np.average(sizes * seconds, weights=weights) / np.average(sizes**2, weights=weights)
-        return 0.0, max(0.0, float(through_zero))
-    return float(fixed), float(slope)
+    weights = np.sqrt([len(values) for values in samples])
+    unit = sizes.max()  # so that bytes and the fixed part are of one order
+    columns = np.stack([np.ones_like(sizes), sizes / unit], axis=1)
+    (fixed, slope), _ = nnls(columns * weights[:, None], seconds * weights)
+    return float(fixed), float(slope / unit)

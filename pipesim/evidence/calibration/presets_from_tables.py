@@ -17,14 +17,14 @@ from pipesim.errors import ScenarioError
 from pipesim.evidence.calibration.least_squares import robust_fit
 from pipesim.evidence.published import (
     SETS,
-    Row,
+    PublishedRow,
     halves,
     predict_row,
     resolved,
     usable,
     with_parameters,
 )
-from pipesim.evidence.published.rows import in_hash_order
+from pipesim.evidence.published.published_row import in_hash_order
 from pipesim.prediction import Programs
 from pipesim.scenario import ResolvedScenario
 
@@ -94,7 +94,7 @@ class Sample:
     """A row ready to be predicted again and again."""
 
     set_name: str
-    row: Row
+    row: PublishedRow
     scenario: ResolvedScenario
 
 
@@ -114,7 +114,7 @@ class SetErrors:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class PresetFit:
     """Parameters of a recipe with their errors.
 
     Parameters
@@ -198,8 +198,10 @@ def recipe_of(name: str) -> Recipe:
     )
 
 
-def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lambda _: None) -> Calibration:
+def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lambda _: None) -> PresetFit:
     """Fit a recipe on half of its rows, judge it by the other half and by folds.
+
+    The many rounds of a fit leave out that traffic meets on wires; the errors are those of `simulate`.
 
     Parameters
     ----------
@@ -212,64 +214,51 @@ def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lam
     first_ids = {
         id(row) for name in recipe.sets for row in halves([s.row for s in samples if s.set_name == name])[0]
     }
-    first = [s for s in samples if id(s.row) in first_ids]
-    other = [s for s in samples if id(s.row) not in first_ids]
-    problem = _Problem(recipe)
+    in_first = np.array([id(s.row) in first_ids for s in samples])
+    problem = _PresetErrors(recipe)
     progress("one half")
-    on_first = problem.fit(first)
+    on_first = problem.fit([s for s in samples if id(s.row) in first_ids])
     progress("the other half")
-    on_other = problem.fit(other)
+    on_other = problem.fit([s for s in samples if id(s.row) not in first_ids])
     progress("all rows")
     on_all = problem.fit(samples, start=on_first)
     by_folds = []
     fold_errors = np.full(len(samples), np.nan)
     for number, fold in enumerate(_folds(samples), start=1):
         progress(f"all but fold {number}")
-        kept = [s for index, s in enumerate(samples) if index not in fold]
-        values = problem.fit(kept, start=on_all)
+        values = problem.fit([s for i, s in enumerate(samples) if i not in fold], start=on_all)
         by_folds.append(values)
-        for index in fold:
-            fold_errors[index] = problem.errors([samples[index]], values)[0]
-    errors = []
-    for name in recipe.sets:
-        in_set = np.array([s.set_name == name for s in samples])
-        in_first = np.array([id(s.row) in first_ids for s in samples])
-        by_first, by_other = problem.errors(samples, on_first), problem.errors(samples, on_other)
-        errors.append(
-            SetErrors(
-                name,
-                fitted_half=by_first[in_set & in_first],
-                judged_half=by_first[in_set & ~in_first],
-                two_halves=np.where(in_first, by_other, by_first)[in_set],
-                folds=fold_errors[in_set],
-                all_rows=problem.errors(samples, on_all)[in_set],
-            )
-        )
-    return Calibration(
+        fold_errors[fold] = problem.errors([samples[i] for i in fold], values)
+    by_first, by_other, by_all = (problem.errors(samples, v) for v in (on_first, on_other, on_all))
+    crosswise = np.where(in_first, by_other, by_first)
+
+    def of_set(name: str) -> SetErrors:
+        here = np.array([s.set_name == name for s in samples])
+        halves_of = by_first[here & in_first], by_first[here & ~in_first]
+        return SetErrors(name, *halves_of, crosswise[here], fold_errors[here], by_all[here])
+
+    return PresetFit(
         recipe,
         values=problem.named(on_first),
         other_half=problem.named(on_other),
         all_rows=problem.named(on_all),
         ranges={
-            name: (min(v[i] for v in by_folds), max(v[i] for v in by_folds))
-            for i, name in enumerate(recipe.parameters)
+            name: (min(values), max(values))
+            for name, values in zip(recipe.parameters, zip(*by_folds, strict=True), strict=True)
         },
-        errors=tuple(errors),
+        errors=tuple(map(of_set, recipe.sets)),
     )
 
 
-def _folds(samples: Sequence[Sample]) -> list[set[int]]:
+def _folds(samples: Sequence[Sample]) -> list[list[int]]:
     """Deal configurations out in the order of their hash; return the indices of each fold."""
     order = in_hash_order([s.row for s in samples])
     fold_of = {configuration: index % NUM_FOLDS for index, configuration in enumerate(order)}
-    folds = [
-        {i for i, s in enumerate(samples) if fold_of[s.row.configuration] == number}
-        for number in range(min(NUM_FOLDS, len(order)))
-    ]
-    return [fold for fold in folds if fold]
+    numbers = [fold_of[s.row.configuration] for s in samples]
+    return [[i for i, n in enumerate(numbers) if n == fold] for fold in sorted(set(numbers))]
 
 
-class _Problem:
+class _PresetErrors:
     """Errors as a function of the recipe's parameters."""
 
     def __init__(self, recipe: Recipe) -> None:
@@ -280,7 +269,9 @@ class _Problem:
     def named(self, values: Sequence[float]) -> dict[str, float]:
         return {name: float(value) for name, value in zip(self.names, values, strict=True)}
 
-    def errors(self, samples: Sequence[Sample], values: Sequence[float]) -> FloatArray:
+    def errors(
+        self, samples: Sequence[Sample], values: Sequence[float], *, contended: bool = True
+    ) -> FloatArray:
         parameters = self.named(values)
         predicted = [
             predict_row(
@@ -288,23 +279,24 @@ class _Problem:
                 s.row,
                 with_parameters(s.scenario, parameters),
                 self.programs,
-                contended=False,
+                contended=contended,
             )
             for s in samples
         ]
         return np.array(predicted) / [s.row.measured for s in samples] - 1
 
     def fit(self, samples: Sequence[Sample], start: Sequence[float] | None = None) -> tuple[float, ...]:
-        fit = robust_fit(
-            lambda values: np.log1p(self.errors(samples, values.tolist())),
-            start=start or [BOUNDS[name][1] for name in self.names],
-            lower=[BOUNDS[name][0] for name in self.names],
-            upper=[BOUNDS[name][2] for name in self.names],
+        bounds = [BOUNDS[name] for name in self.names]
+        values = robust_fit(
+            lambda values: np.log1p(self.errors(samples, values.tolist(), contended=False)),
+            start=start or [begin for _, begin, _ in bounds],
+            lower=[least for least, _, _ in bounds],
+            upper=[greatest for _, _, greatest in bounds],
             scale=REPEAT_SCATTER,
             weights=_set_weights(samples) if self.sets_alike else None,
             near=start is not None,
         )
-        return tuple(fit.values.tolist())
+        return tuple(values.tolist())
 
 
 def _set_weights(samples: Sequence[Sample]) -> FloatArray:

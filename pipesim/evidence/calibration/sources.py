@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pipesim.errors import ScenarioError
-from pipesim.evidence.calibration.fit import Calibration, calibrate
+from pipesim.evidence.calibration.fit import MeasuredCosts, calibrate
 from pipesim.evidence.calibration.from_runs import samples_of_run
 from pipesim.evidence.calibration.from_traces import samples_of_traces
 from pipesim.evidence.calibration.kineto import Trace, is_trace, read_trace
@@ -61,7 +61,7 @@ def read_samples(paths: Sequence[str | Path]) -> list[Samples]:
     return [samples for samples in found.values() if samples is not None]
 
 
-def calibrate_files(*paths: str | Path) -> Calibration:
+def calibrate_files(*paths: str | Path) -> MeasuredCosts:
     """Turn runs, profiler traces or timer dumps into a cost table; see `read_samples`.
 
     Raises

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.errors import ScenarioError
-from pipesim.evidence.published.tables import Line, read_table_file
+from pipesim.evidence.published.tables import TableLine, read_table_file
 from pipesim.prediction import Programs, predict
 from pipesim.scenario import ResolvedScenario, load_scenario
 from pipesim.scenario.resolved import Efficiency, Link
@@ -40,7 +40,7 @@ _TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class ClusterQuantity:
     """Something to calibrate.
 
     Parameters
@@ -57,11 +57,11 @@ class Quantity:
 
 
 QUANTITIES = (
-    Quantity("speed", "rate of computing, as a factor on the preset's", 0.20),
-    Quantity("step_overhead", "time of a step beside all that is modelled", 0.20),
-    Quantity("layer_overhead", "overhead of a layer, as a factor on the preset's", 0.50),
-    Quantity("tensor_collectives", "time of tensor-parallel collectives, as a factor", 0.50),
-    Quantity("inter_node_bandwidth", "bandwidth between nodes, as a factor", 0.35),
+    ClusterQuantity("speed", "rate of computing, as a factor on the preset's", 0.20),
+    ClusterQuantity("step_overhead", "time of a step beside all that is modelled", 0.20),
+    ClusterQuantity("layer_overhead", "overhead of a layer, as a factor on the preset's", 0.50),
+    ClusterQuantity("tensor_collectives", "time of tensor-parallel collectives, as a factor", 0.50),
+    ClusterQuantity("inter_node_bandwidth", "bandwidth between nodes, as a factor", 0.35),
 )
 """Presets of one kind of accelerator differ by about these."""
 
@@ -76,10 +76,10 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A quantity after calibration; `spread` is what is left of `Quantity.spread`."""
+class Estimate:
+    """A quantity after calibration; `spread` is what is left of `ClusterQuantity.spread`."""
 
-    quantity: Quantity
+    quantity: ClusterQuantity
     value: float
     spread: float
 
@@ -117,7 +117,7 @@ class StepCalibration:
         That of the first measured line, on the cluster as calibrated: a file of it predicts these times.
     inter_node_factor : float
         On the bandwidth between nodes.
-    found : tuple of Found
+    found : tuple of Estimate
         Every quantity.
     forecasts : tuple of Forecast
         Every line.
@@ -125,7 +125,7 @@ class StepCalibration:
 
     scenario: ResolvedScenario
     inter_node_factor: float
-    found: tuple[Found, ...]
+    found: tuple[Estimate, ...]
     forecasts: tuple[Forecast, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def read_steps(path: str | Path, scenario: str | Path | None = None) -> list[Ste
     return steps
 
 
-def _read_step(line: Line, table: Path, scenario: str | Path | None) -> Step:
+def _read_step(line: TableLine, table: Path, scenario: str | Path | None) -> Step:
     named = line.get(SCENARIO)
     if named:
         file = table.parent / named
@@ -209,7 +209,7 @@ def _read_step(line: Line, table: Path, scenario: str | Path | None) -> Step:
     return Step(", ".join(overrides) or file.stem, resolved, seconds)
 
 
-def _seconds(cell: str, line: Line) -> float:
+def _seconds(cell: str, line: TableLine) -> float:
     key = f"line {line.number}, {STEP_TIME}"
     try:
         seconds = float(cell)
@@ -230,7 +230,7 @@ def calibrate_steps(steps: Sequence[Step]) -> StepCalibration:
     from scipy.optimize import least_squares
 
     measured = [step for step in steps if step.step_time_s is not None]
-    problem = _Problem(measured)
+    problem = _StepTimes(measured)
     spreads = np.array([quantity.spread for quantity in QUANTITIES])
     lower = np.maximum(-_FARTHEST * spreads, problem.least_values())
     fit = least_squares(
@@ -244,7 +244,7 @@ def calibrate_steps(steps: Sequence[Step]) -> StepCalibration:
     values: FloatArray = fit.x
     covariance = np.linalg.inv(fit.jac.T @ fit.jac)
     found = tuple(
-        Found(quantity, problem.shown(quantity, value), float(np.sqrt(covariance[i, i])))
+        Estimate(quantity, problem.shown(quantity, value), float(np.sqrt(covariance[i, i])))
         for i, (quantity, value) in enumerate(zip(QUANTITIES, values.tolist(), strict=True))
     )
     logs = problem.logs(steps, values)
@@ -272,7 +272,7 @@ def calibrate_steps(steps: Sequence[Step]) -> StepCalibration:
     return StepCalibration(first.with_(changes), float(np.exp(values[4])), found, forecasts)
 
 
-class _Problem:
+class _StepTimes:
     """Log step times as a function of the quantities, each 0 at its preset.
 
     Overheads of a step are counted in the shortest measured step.
@@ -285,7 +285,7 @@ class _Problem:
         self.spreads = np.array([quantity.spread for quantity in QUANTITIES])
         self.programs = Programs()
 
-    def shown(self, quantity: Quantity, value: float) -> float:
+    def shown(self, quantity: ClusterQuantity, value: float) -> float:
         return value * self.overhead_unit_s if quantity.name == "step_overhead" else float(np.exp(value))
 
     def least_values(self) -> FloatArray:

@@ -9,17 +9,17 @@ from pipesim.evidence.published.judge import (
     usable,
     with_parameters,
 )
-from pipesim.evidence.published.quantities import predict_row
-from pipesim.evidence.published.rows import Row, halves
+from pipesim.evidence.published.published_row import PublishedRow, halves
+from pipesim.evidence.published.row_prediction import predict_row
 from pipesim.evidence.published.sets import SETS, PublishedSet, published_set
 
 __all__ = [
     "SETS",
     "Errors",
     "Judged",
+    "PublishedRow",
     "PublishedSet",
     "Report",
-    "Row",
     "halves",
     "judge",
     "predict_row",

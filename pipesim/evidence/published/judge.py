@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipesim.evidence.published.quantities import predict_row
-from pipesim.evidence.published.rows import Row, halves
+from pipesim.evidence.published.published_row import PublishedRow, halves
+from pipesim.evidence.published.row_prediction import predict_row
 from pipesim.evidence.published.sets import PublishedSet
-from pipesim.evidence.published.zero_bubble import PASS_TIME_FACTOR
+from pipesim.evidence.published.zero_bubble_rows import PASS_TIME_FACTOR
 from pipesim.prediction import Programs
 from pipesim.scenario import ResolvedScenario, scenario_from_mapping
 
@@ -28,7 +28,7 @@ _PASS_TIMES = ("forward_s", "backward_s", "input_gradient_s", "weight_gradient_s
 class Judged:
     """A row with its prediction; both are None where the row is left out. The error is signed."""
 
-    row: Row
+    row: PublishedRow
     role: Role
     predicted: float | None
     error: float | None
@@ -128,7 +128,7 @@ class Report:
 
 def judge(
     published: PublishedSet,
-    rows: Sequence[Row] | None = None,
+    rows: Sequence[PublishedRow] | None = None,
     *,
     parameters: Mapping[str, float] | None = None,
     programs: Programs | None = None,
@@ -140,7 +140,7 @@ def judge(
     ----------
     published : PublishedSet
         The set.
-    rows : sequence of Row, optional
+    rows : sequence of PublishedRow, optional
         Other rows of the same kind; by default the shipped ones. Others are no part of a fit.
     parameters : Mapping, optional
         Fields of the efficiency to try in place of the preset's.
@@ -168,12 +168,12 @@ def judge(
     return Report(published, tuple(judged), len(ranked), sum(ranked))
 
 
-def usable(rows: Sequence[Row]) -> list[Row]:
+def usable(rows: Sequence[PublishedRow]) -> list[PublishedRow]:
     """Rows that a fit may look at: those with a prediction that a smooth model can be held to."""
     return [row for row in rows if row.scenario is not None and not row.left_out and not row.unexplained]
 
 
-def resolved(row: Row, parameters: Mapping[str, float] | None = None) -> ResolvedScenario:
+def resolved(row: PublishedRow, parameters: Mapping[str, float] | None = None) -> ResolvedScenario:
     """Scenario of a row, with other values for some fields of its efficiency.
 
     Raises

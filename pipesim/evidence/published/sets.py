@@ -8,16 +8,16 @@ from pathlib import Path
 
 from pipesim.errors import ScenarioError
 from pipesim.evidence.published import (
-    collectives,
-    llama,
-    megatron_a100,
-    torchtitan,
-    vocabulary,
-    zero_bubble,
+    collective_rows,
+    llama_rows,
+    megatron_a100_rows,
+    torchtitan_rows,
+    vocabulary_rows,
+    zero_bubble_rows,
 )
-from pipesim.evidence.published.korthikanti_parts import activation_rows, layer_rows
-from pipesim.evidence.published.rows import Quantity, Row
-from pipesim.evidence.published.tables import Line, read_table, read_table_file
+from pipesim.evidence.published.korthikanti_part_rows import activation_rows, layer_rows
+from pipesim.evidence.published.published_row import PublishedRow, Quantity
+from pipesim.evidence.published.tables import TableLine, read_table, read_table_file
 from pipesim.scenario.nearest import did_you_mean
 
 
@@ -46,10 +46,10 @@ class PublishedSet:
     title: str
     table: str
     quantity: Quantity
-    read: Callable[[Iterable[Line]], list[Row]]
+    read: Callable[[Iterable[TableLine]], list[PublishedRow]]
     fitted: str | None = None
 
-    def rows(self, file: str | Path | None = None) -> list[Row]:
+    def rows(self, file: str | Path | None = None) -> list[PublishedRow]:
         """Rows of the shipped table, or of a file in the same columns.
 
         Raises
@@ -71,7 +71,7 @@ SETS: Mapping[str, PublishedSet] = {
             "Megatron-LM 2022 on A100, 22B to 1T (arXiv 2205.05198, table 5)",
             "korthikanti22_table5.csv",
             "step_time_s",
-            megatron_a100.korthikanti,
+            megatron_a100_rows.korthikanti,
             "a100-megatron-2022",
         ),
         PublishedSet(
@@ -79,7 +79,7 @@ SETS: Mapping[str, PublishedSet] = {
             "Megatron-LM 2021 on A100, 1.7B to 1T (arXiv 2104.04473, table 1)",
             "megatron_sc21_table1.csv",
             "step_time_s",
-            megatron_a100.sc21,
+            megatron_a100_rows.sc21,
             "a100-megatron-2021",
         ),
         PublishedSet(
@@ -87,7 +87,7 @@ SETS: Mapping[str, PublishedSet] = {
             "Megatron-DeepSpeed on up to 512 A100 (vTrain's multi-node runs)",
             "vtrain_multi_node_a100.csv",
             "step_time_s",
-            megatron_a100.vtrain,
+            megatron_a100_rows.vtrain,
             "a100-megatron-deepspeed-vtrain",
         ),
         PublishedSet(
@@ -95,7 +95,7 @@ SETS: Mapping[str, PublishedSet] = {
             "Megatron-DeepSpeed on 384 A100 (BLOOM's topology grid)",
             "bigscience_bloom_a100.csv",
             "step_time_s",
-            megatron_a100.bloom,
+            megatron_a100_rows.bloom,
             "a100-megatron-deepspeed-bloom",
         ),
         PublishedSet(
@@ -103,7 +103,7 @@ SETS: Mapping[str, PublishedSet] = {
             "one configuration of BLOOM's grid with four batches",
             "bigscience_bloom_batch_sweep.csv",
             "step_time_s",
-            megatron_a100.bloom_batches,
+            megatron_a100_rows.bloom_batches,
             "a100-megatron-deepspeed-bloom",
         ),
         PublishedSet(
@@ -111,7 +111,7 @@ SETS: Mapping[str, PublishedSet] = {
             "NeMo on up to 2,304 H100, Llama 3.1 8B to 405B (DGX Cloud Benchmarking)",
             "dgxc_benchmarking_step_times.csv",
             "step_time_s",
-            llama.nvidia,
+            llama_rows.nvidia,
             "h100-nemo",
         ),
         PublishedSet(
@@ -119,7 +119,7 @@ SETS: Mapping[str, PublishedSet] = {
             "NeMo on up to 6,144 H100, GPT-3 175B in fp8 (MLPerf training v3.0 to v4.1)",
             "mlperf_gpt3_llama405b.csv",
             "step_time_s",
-            llama.mlperf,
+            llama_rows.mlperf,
             "h100-nemo",
         ),
         PublishedSet(
@@ -127,7 +127,7 @@ SETS: Mapping[str, PublishedSet] = {
             "Megatron-LM 0.14 on 8 B200, cut-down Llama 3 (SimuMax)",
             "simumax_b200.csv",
             "step_time_s",
-            llama.simumax,
+            llama_rows.simumax,
             "b200-megatron",
         ),
         PublishedSet(
@@ -135,7 +135,7 @@ SETS: Mapping[str, PublishedSet] = {
             "zero-bubble schedules on A100, from the printed pass times (arXiv 2401.10241)",
             _ZERO_BUBBLE,
             "step_time_s",
-            zero_bubble.pass_times,
+            zero_bubble_rows.pass_times,
             "zero-bubble-pass-times",
         ),
         PublishedSet(
@@ -143,21 +143,21 @@ SETS: Mapping[str, PublishedSet] = {
             "zero-bubble schedules on A100, from the hardware alone (arXiv 2401.10241)",
             _ZERO_BUBBLE,
             "step_time_s",
-            zero_bubble.from_hardware,
+            zero_bubble_rows.from_hardware,
         ),
         PublishedSet(
             "zero-bubble-few",
             "the same with few microbatches (tables 10 and 12)",
             "zero_bubble_tables_10_12.csv",
             "step_time_s",
-            zero_bubble.from_hardware,
+            zero_bubble_rows.from_hardware,
         ),
         PublishedSet(
             "vocabulary",
             "1F1B on A100 with vocabularies of 32k to 256k (arXiv 2411.05288)",
             _VOCABULARY,
             "step_time_s",
-            vocabulary.step_times,
+            vocabulary_rows.step_times,
             "a100-megatron-2024",
         ),
         PublishedSet(
@@ -165,14 +165,14 @@ SETS: Mapping[str, PublishedSet] = {
             "torchtitan on H100 96 GB, not fitted (benchmark pages)",
             "torchtitan.csv",
             "step_time_s",
-            torchtitan.torchtitan,
+            torchtitan_rows.torchtitan,
         ),
         PublishedSet(
             "meta",
             "Llama 3 405B on up to 16,384 H100 (arXiv 2407.21783, table 4)",
             "llama3_405b_meta.csv",
             "step_time_s",
-            torchtitan.meta,
+            torchtitan_rows.meta,
         ),
         PublishedSet(
             "korthikanti-layers",
@@ -193,28 +193,28 @@ SETS: Mapping[str, PublishedSet] = {
             "peak allocation of SimuMax's runs",
             "simumax_b200.csv",
             "peak_memory_bytes",
-            llama.simumax_memory,
+            llama_rows.simumax_memory,
         ),
         PublishedSet(
             "zero-bubble-memory",
             "peak memory of the zero-bubble runs, printed in whole GB",
             _ZERO_BUBBLE,
             "peak_memory_bytes",
-            zero_bubble.memory,
+            zero_bubble_rows.memory,
         ),
         PublishedSet(
             "vocabulary-memory",
             "peak memory of the vocabulary runs",
             _VOCABULARY,
             "peak_memory_bytes",
-            vocabulary.memory,
+            vocabulary_rows.memory,
         ),
         PublishedSet(
             "collectives",
             "nccl-tests on A100, H100, H200, B200",
             "nccl_bandwidth.csv",
             "collective_time_s",
-            collectives.collectives,
+            collective_rows.collectives,
         ),
     )
 }

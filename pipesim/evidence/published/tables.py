@@ -10,7 +10,7 @@ from pipesim.errors import ScenarioError
 from pipesim.reading import csv_rows, read_text
 
 
-class Line:
+class TableLine:
     """One line of a table; a missing column or a bad number is reported with file, line and column."""
 
     def __init__(self, cells: Mapping[str, str], *, file: str, number: int) -> None:
@@ -74,13 +74,13 @@ class Line:
         return int(value)
 
 
-def read_table(name: str) -> list[Line]:
+def read_table(name: str) -> list[TableLine]:
     """Read a table that ships with the package, such as ``korthikanti22_table5.csv``."""
     text = resources.files("pipesim").joinpath("data", "published", name).read_text(encoding="utf-8")
     return _lines(text, name)
 
 
-def read_table_file(path: str | Path) -> list[Line]:
+def read_table_file(path: str | Path) -> list[TableLine]:
     """Read a user's file.
 
     Raises
@@ -94,7 +94,7 @@ def read_table_file(path: str | Path) -> list[Line]:
     return lines
 
 
-def _lines(text: str, file: str) -> list[Line]:
+def _lines(text: str, file: str) -> list[TableLine]:
     rows = ((number, row) for number, row in csv_rows(text, file=file) if row)
     _, header = next(rows, (0, []))
     for name in header:
@@ -105,5 +105,5 @@ def _lines(text: str, file: str) -> list[Line]:
         if len(row) != len(header):
             found = "more" if len(row) > len(header) else "fewer"
             raise ScenarioError(f"has {found} cells than the header", file=file, key=f"line {number}")
-        lines.append(Line(dict(zip(header, row, strict=True)), file=file, number=number))
+        lines.append(TableLine(dict(zip(header, row, strict=True)), file=file, number=number))
     return lines

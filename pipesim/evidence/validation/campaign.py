@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from pipesim.errors import InfeasibleError, PipesimError, ScheduleError
-from pipesim.evidence.calibration.fit import Calibration
-from pipesim.evidence.validation.rows import Row, label
+from pipesim.evidence.calibration.fit import MeasuredCosts
 from pipesim.evidence.validation.runner import Runner
+from pipesim.evidence.validation.validation_row import ValidationRow, label
 from pipesim.executor import RankPool
 from pipesim.questions.compare import Skipped
 from pipesim.questions.execution import check_room, check_runnable
@@ -29,11 +29,11 @@ class Validation:
     ----------
     device, calibrated_on : str
         Where, and the schedule that the costs come from.
-    rows : tuple of Row
+    rows : tuple of ValidationRow
         One a schedule and number of microbatches.
     skipped : tuple of Skipped
         Schedules that were not run.
-    calibrations : dict of int to Calibration
+    calibrations : dict of int to MeasuredCosts
         By number of stages.
     environment : dict
         What it ran on.
@@ -41,9 +41,9 @@ class Validation:
 
     device: str
     calibrated_on: str
-    rows: tuple[Row, ...]
+    rows: tuple[ValidationRow, ...]
     skipped: tuple[Skipped, ...]
-    calibrations: dict[int, Calibration]
+    calibrations: dict[int, MeasuredCosts]
     environment: dict[str, str]
 
     def summary(self) -> dict[str, Any]:
@@ -63,7 +63,7 @@ class Validation:
         }
 
 
-def summary_of(rows: Sequence[Row]) -> dict[str, Any]:
+def summary_of(rows: Sequence[ValidationRow]) -> dict[str, Any]:
     """Median and largest errors over the rows that count: predicted ones with undisturbed steps."""
     counted = [row for row in rows if not row.calibrated_on and not row.disturbed]
     found: dict[str, Any] = {
@@ -113,20 +113,16 @@ def validate(
         A schedule with one stage a rank or with the scenario's chunks.
     schedules : sequence of str
         Schedules to predict; by default all that are legal and synchronous.
-    chunks : sequence of int
-        Chunks a rank, for schedules that leave the choice; by default the scenario's.
-    microbatches : sequence of int
-        By default the scenario's m, and half of it.
+    chunks, microbatches : sequence of int
+        Chunks a rank, by default the scenario's, where the schedule leaves the choice; by default m and m/2.
     model : str, optional
         In place of the scenario's transformer: ``cnn``, or ``module:factory``.
     num_steps, warmup, threads_per_rank : int
         See `pipesim.executor.execute`.
     retries : int
         How often a run with fewer than three undisturbed steps is repeated.
-    pool : RankPool, optional
-        Processes to use.
-    progress : Callable
-        Told what runs next.
+    pool, progress : RankPool, optional; Callable
+        Processes to use; told what runs next.
 
     Raises
     ------
@@ -135,40 +131,47 @@ def validate(
     """
     check_runnable(scenario, device)
     check_room(scenario, device, model, num_replicas=scenario.parallel.data, num_steps=num_steps)
-    m = scenario.batch.num_microbatches
-    counts = tuple(dict.fromkeys(microbatches or (m, max(1, m // 2))))
-    chosen = [family(name) for name in dict.fromkeys(schedules)] or list(families().values())
-    rows: list[Row] = []
-    skipped: list[Skipped] = []
+    asked = _asked(scenario, schedules, chunks, microbatches)
     with ExitStack() as stack:
         if pool is None:
             num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
             pool = stack.enter_context(RankPool(num_processes, threads_per_rank=threads_per_rank))
         runner = Runner(scenario, device, model, num_steps, warmup, retries, pool, progress)
-        predicted = [
-            count
-            for one in chosen
-            for _, count in product(_chunk_counts(one, chunks, scenario), counts)
-            if one.synchronous and (one.name != calibrate_on or count != m)
-        ]
-        runner.calibrate_on(calibrate_on, predicted)
-        for one in chosen:
-            for num_chunks, count in product(_chunk_counts(one, chunks, scenario), counts):
-                try:
-                    rows.append(runner.row(one, num_chunks, count))
-                except (ScheduleError, InfeasibleError) as error:
-                    skipped.append(Skipped(label(one.name, num_chunks, count), _first_line(error)))
+        base = calibrate_on, scenario.batch.num_microbatches
+        runner.calibrate_on(
+            calibrate_on, [n for one, _, n in asked if one.synchronous and (one.name, n) != base]
+        )
+        rows, skipped = _run(runner, asked)
+    return Validation(device, runner.base.label, rows, skipped, runner.calibrations, runner.environment)
+
+
+def _asked(
+    scenario: ResolvedScenario, schedules: Sequence[str], chunks: Sequence[int], microbatches: Sequence[int]
+) -> list[tuple[Family, int, int]]:
+    """List families with the chunks and the microbatches to run them with."""
+    m = scenario.batch.num_microbatches
+    counts = dict.fromkeys(microbatches or (m, max(1, m // 2)))
+    return [
+        (one, num_chunks, count)
+        for one in [family(name) for name in dict.fromkeys(schedules)] or families().values()
+        for num_chunks, count in product(_chunk_counts(one, chunks, scenario), counts)
+    ]
+
+
+def _run(
+    runner: Runner, asked: Sequence[tuple[Family, int, int]]
+) -> tuple[tuple[ValidationRow, ...], tuple[Skipped, ...]]:
+    """Predict families with so many chunks and microbatches, and say which of them cannot run."""
+    rows, skipped = [], []
+    for one, num_chunks, count in asked:
+        try:
+            rows.append(runner.row(one, num_chunks, count))
+        except (ScheduleError, InfeasibleError) as error:
+            skipped.append(Skipped(label(one.name, num_chunks, count), _first_line(error)))
     if not rows:
         reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
-    return Validation(
-        device=device,
-        calibrated_on=runner.base.label,
-        rows=tuple(rows),
-        skipped=tuple(skipped),
-        calibrations=runner.calibrations,
-        environment=runner.environment,
-    )
+    return tuple(rows), tuple(skipped)
 
 
 def _chunk_counts(one: Family, asked: Sequence[int], scenario: ResolvedScenario) -> Sequence[int]:

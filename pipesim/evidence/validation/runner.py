@@ -10,11 +10,11 @@ import numpy as np
 
 from pipesim.costs import CostTable, build_costs
 from pipesim.errors import ScheduleError
-from pipesim.evidence.calibration.fit import Calibration, calibrate
+from pipesim.evidence.calibration.fit import MeasuredCosts, calibrate
 from pipesim.evidence.calibration.from_runs import samples_of_run
 from pipesim.evidence.calibration.samples import Samples
 from pipesim.evidence.validation.micro import PROBED_SIZES, link_probe, micro_schedule
-from pipesim.evidence.validation.rows import ENOUGH_STEPS, Row, label, make_row
+from pipesim.evidence.validation.validation_row import ENOUGH_STEPS, ValidationRow, label, make_row
 from pipesim.executor import EmulatedWorkload, RankPool, Run, Workload, execute
 from pipesim.executor.expected import expected_run_s, in_words
 from pipesim.executor.workload import num_chunks_of
@@ -58,7 +58,7 @@ class Runner:
         self.retries = retries
         self.pool = pool
         self.progress = progress
-        self.calibrations: dict[int, Calibration] = {}
+        self.calibrations: dict[int, MeasuredCosts] = {}
         """By number of stages."""
         self.environment: dict[str, str] = {}
         self._samples: dict[int, list[Samples]] = {}
@@ -83,7 +83,7 @@ class Runner:
         self._fit(schedule.num_stages)
         self.base = make_row(runs, self.calibrations[schedule.num_stages].costs, calibrated_on=True)
 
-    def row(self, chosen: Family, num_chunks: int, num_microbatches: int) -> Row:
+    def row(self, chosen: Family, num_chunks: int, num_microbatches: int) -> ValidationRow:
         """Run a schedule and predict it.
 
         Raises

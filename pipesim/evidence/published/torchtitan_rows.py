@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from pipesim.evidence.published.megatron_a100 import nodes
-from pipesim.evidence.published.rows import Row
-from pipesim.evidence.published.tables import Line
+from pipesim.evidence.published.megatron_a100_rows import nodes
+from pipesim.evidence.published.published_row import PublishedRow
+from pipesim.evidence.published.tables import TableLine
 
 _CARD = {
     "name": "H100 96 GB HBM2e 500 W",
@@ -22,12 +22,12 @@ _RECOMPUTE = {"selective AC": "selective", "full AC": "full", "per-op SAC": "sel
 _NO_MICRO_BATCH = "micro-batch and chunks are not printed"
 
 
-def torchtitan(lines: Iterable[Line]) -> list[Row]:
+def torchtitan(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Throughput of torchtitan's benchmark pages, as step times."""
     return [_row(line) for line in lines]
 
 
-def meta(lines: Iterable[Line]) -> list[Row]:
+def meta(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Table 4 of arXiv 2407.21783."""
     rows = []
     for line in lines:
@@ -37,11 +37,11 @@ def meta(lines: Iterable[Line]) -> list[Row]:
         # 6 FLOPs a parameter and token, and causal attention counted in full.
         attention = 12 * line.count("layers") * line.count("hidden") * line.count("seq")
         step_time_s = tokens * (6 * 405.85e9 + attention) / flops
-        rows.append(Row(name, None, step_time_s, line["source"], left_out=_NO_MICRO_BATCH))
+        rows.append(PublishedRow(name, None, step_time_s, line["source"], left_out=_NO_MICRO_BATCH))
     return rows
 
 
-def _row(line: Line) -> Row:
+def _row(line: TableLine) -> PublishedRow:
     name = " ".join(
         [
             line["model"],
@@ -52,15 +52,15 @@ def _row(line: Line) -> Row:
         ]
     )
     if line.count("PP") > 1:
-        return Row(name, None, float("nan"), line["source"], left_out=_NO_MICRO_BATCH)
+        return PublishedRow(name, None, float("nan"), line["source"], left_out=_NO_MICRO_BATCH)
     replicas = line.count("FSDP")
     local = line.count("local_batch")
     tokens = replicas * local * line.count("seq")
     step_time_s = tokens / (line.number_of("tokens_per_s_per_gpu") * line.count("n_gpus"))
-    return Row(name, _scenario(line, name), step_time_s, line["source"])
+    return PublishedRow(name, _scenario(line, name), step_time_s, line["source"])
 
 
-def _scenario(line: Line, name: str) -> dict[str, Any]:
+def _scenario(line: TableLine, name: str) -> dict[str, Any]:
     size = re.search(r"(\d+)B", line["model"])
     tensor, context = line.count("TP"), line.count("CP")
     parallel: dict[str, Any] = {"pipeline": 1, "tensor": tensor, "data": line.count("FSDP")}

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from pipesim.evidence.published.megatron_a100 import gpt, nodes
-from pipesim.evidence.published.rows import Row
-from pipesim.evidence.published.tables import Line
+from pipesim.evidence.published.megatron_a100_rows import gpt, nodes
+from pipesim.evidence.published.published_row import PublishedRow
+from pipesim.evidence.published.tables import TableLine
 
 _A100_PEAK_FLOPS = 312e12
 _SPLITS = {"Baseline": "even", "Redis": "balanced"}
@@ -16,12 +16,12 @@ _LEFT_OUT = "cuts the vocabulary over the pipeline's ranks, which no scenario ex
 _SPLIT_UNKNOWN = "the layers of each stage, which decide the peak, are not printed for Redis"
 
 
-def step_times(lines: Iterable[Line]) -> list[Row]:
+def step_times(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Step times that the printed MFU stands for."""
     return [_row(line, _step_time_s(line)) for line in lines]
 
 
-def memory(lines: Iterable[Line]) -> list[Row]:
+def memory(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Peak memory of the same runs; their GB are torch's, 2**30 bytes."""
     rows = []
     for line in lines:
@@ -30,15 +30,15 @@ def memory(lines: Iterable[Line]) -> list[Row]:
     return rows
 
 
-def _row(line: Line, measured: float) -> Row:
+def _row(line: TableLine, measured: float) -> PublishedRow:
     size = f"L{line['layers']} h{line['hidden']} p{line['PP']} s{line['seq']} V{line['vocab_label']}"
     name = f"{size} {line['method']}"
     if line["method"] not in _SPLITS:
-        return Row(name, None, measured, line["source"], left_out=_LEFT_OUT)
-    return Row(name, _scenario(line, name), measured, line["source"], group=size)
+        return PublishedRow(name, None, measured, line["source"], left_out=_LEFT_OUT)
+    return PublishedRow(name, _scenario(line, name), measured, line["source"], group=size)
 
 
-def _scenario(line: Line, name: str) -> dict[str, Any]:
+def _scenario(line: TableLine, name: str) -> dict[str, Any]:
     model = gpt(
         line.count("layers"),
         line.count("hidden"),
@@ -66,7 +66,7 @@ def _scenario(line: Line, name: str) -> dict[str, Any]:
     }
 
 
-def _step_time_s(line: Line) -> float:
+def _step_time_s(line: TableLine) -> float:
     """Model FLOPs of a step over MFU times peak, FLOPs as in arXiv 2104.04473: 72 B s L h^2 (1 + ...)."""
     batch = line.count("MBS") * line.count("n_microbatches") * line.count("DP")
     layers, hidden, seq, vocab = (line.count(key) for key in ("layers", "hidden", "seq", "vocab"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pipesim.evidence.published.megatron_a100 import gpt, nodes
-from pipesim.evidence.published.rows import Row
-from pipesim.evidence.published.tables import Line
+from pipesim.evidence.published.megatron_a100_rows import gpt, nodes
+from pipesim.evidence.published.published_row import PublishedRow
+from pipesim.evidence.published.tables import TableLine
 from pipesim.schedules import families
 
 PASS_TIME_FACTOR = 1.0745
@@ -27,16 +27,16 @@ _VOCABULARY = 50257
 _NOT_MEASURED = "the paper prints a calculated bubble rate for this schedule and no measurement"
 
 
-def pass_times(lines: Iterable[Line]) -> list[Row]:
+def pass_times(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Tables 4, 5 and 9: step times from the printed times of the passes and one factor."""
     rows = []
     for line in lines:
         name = _name(line)
         if why := _why_not(line):
-            rows.append(Row(name, None, _step_time_s(line), line["source"], left_out=why))
+            rows.append(PublishedRow(name, None, _step_time_s(line), line["source"], left_out=why))
             continue
         rows.append(
-            Row(
+            PublishedRow(
                 name,
                 pass_time_scenario(line, PASS_TIME_FACTOR),
                 _step_time_s(line),
@@ -48,7 +48,7 @@ def pass_times(lines: Iterable[Line]) -> list[Row]:
     return rows
 
 
-def pass_time_scenario(line: Line, factor: float) -> dict[str, Any]:
+def pass_time_scenario(line: TableLine, factor: float) -> dict[str, Any]:
     """Scenario with direct costs: the printed times, each longer by `factor`."""
 
     def milliseconds(column: str) -> str:
@@ -70,12 +70,12 @@ def pass_time_scenario(line: Line, factor: float) -> dict[str, Any]:
     }
 
 
-def from_hardware(lines: Iterable[Line]) -> list[Row]:
+def from_hardware(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Step times from shapes and hardware, no number of the paper's own used (also tables 10 and 12)."""
     return [_hardware_row(line) for line in lines]
 
 
-def memory(lines: Iterable[Line]) -> list[Row]:
+def memory(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Peak memory of the same runs, printed in whole GB."""
     rows = []
     for line in lines:
@@ -83,15 +83,15 @@ def memory(lines: Iterable[Line]) -> list[Row]:
         left_out = _why_not(line)
         scenario = None if left_out else _hardware_scenario(line)
         measured = float(cell) * 1e9 if cell else float("nan")
-        rows.append(Row(_name(line), scenario, measured, line["source"], left_out=left_out))
+        rows.append(PublishedRow(_name(line), scenario, measured, line["source"], left_out=left_out))
     return rows
 
 
-def _hardware_row(line: Line) -> Row:
+def _hardware_row(line: TableLine) -> PublishedRow:
     name = _name(line)
     if why := _why_not(line):
-        return Row(name, None, _step_time_s(line), line["source"], left_out=why)
-    return Row(
+        return PublishedRow(name, None, _step_time_s(line), line["source"], left_out=why)
+    return PublishedRow(
         name,
         _hardware_scenario(line),
         _step_time_s(line),
@@ -101,14 +101,14 @@ def _hardware_row(line: Line) -> Row:
     )
 
 
-def _why_not(line: Line) -> str | None:
+def _why_not(line: TableLine) -> str | None:
     if not line["samples_per_gpu_per_s_measured"]:
         return _NOT_MEASURED
     name = _SCHEDULES[line["schedule"]]
     return None if name in families() else f"no schedule {name} here"
 
 
-def _hardware_scenario(line: Line) -> dict[str, Any]:
+def _hardware_scenario(line: TableLine) -> dict[str, Any]:
     schedule, chunks = _schedule(line)
     layers, pipeline = line.count("layers"), line.count("PP")
     num_stages = pipeline * chunks
@@ -134,7 +134,7 @@ def _hardware_scenario(line: Line) -> dict[str, Any]:
     }
 
 
-def _extra(line: Line) -> dict[str, bool]:
+def _extra(line: TableLine) -> dict[str, bool]:
     return {"steps_overlap": True} if line["schedule"] in _VALIDATED_AFTERWARDS else {}
 
 
@@ -143,22 +143,22 @@ def _network(schedule: str) -> dict[str, str]:
     return {"p2p": "overlapped" if schedule.startswith("zb") else "send-blocking"}
 
 
-def _schedule(line: Line) -> tuple[str, int]:
+def _schedule(line: TableLine) -> tuple[str, int]:
     """Interleaved: one layer a chunk, embedding and head counted as one each; the printed rates agree."""
     chunks = (line.count("layers") + 2) // line.count("PP") if line["schedule"] == "1F1B-I" else 1
     return _SCHEDULES[line["schedule"]], chunks
 
 
-def _step_time_s(line: Line) -> float:
+def _step_time_s(line: TableLine) -> float:
     if not line["samples_per_gpu_per_s_measured"]:
         return float("nan")
     num_samples = line.count("MBS") * line.count("n_microbatches") * line.count("DP")
     return num_samples / (line.number_of("samples_per_gpu_per_s_measured") * line.count("n_gpus"))
 
 
-def _group(line: Line) -> str:
+def _group(line: TableLine) -> str:
     return f"{line['model']} p{line['PP']} m{line['n_microbatches']}"
 
 
-def _name(line: Line) -> str:
+def _name(line: TableLine) -> str:
     return f"{_group(line)} {line['schedule']}"

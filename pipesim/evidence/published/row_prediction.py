@@ -8,17 +8,17 @@ from pipesim.costs import build_costs
 from pipesim.costs.transformer.cut import layers_of_stages, layers_per_stage
 from pipesim.costs.transformer.memory import stage_activations
 from pipesim.costs.transformer.setting import layer_setting
-from pipesim.evidence.published.collectives import collective_s
-from pipesim.evidence.published.rows import Quantity, Row
+from pipesim.evidence.published.collective_rows import collective_s
+from pipesim.evidence.published.published_row import PublishedRow, Quantity
 from pipesim.ir import held
 from pipesim.metrics import longest_own_step_s
-from pipesim.prediction import Prepared, Programs, Timing, needs_engine, predict_prepared, prepare
+from pipesim.prediction import Prepared, Programs, least_step_s, needs_engine, predict_prepared, prepare
 from pipesim.scenario import ResolvedScenario
 
 
 def predict_row(
     quantity: Quantity,
-    row: Row,
+    row: PublishedRow,
     scenario: ResolvedScenario,
     programs: Programs,
     *,
@@ -30,7 +30,7 @@ def predict_row(
     ----------
     quantity : str
         What was measured.
-    row : Row
+    row : PublishedRow
         For what a quantity needs beside the scenario.
     scenario : ResolvedScenario
         The row's, with the parameters to try.
@@ -55,11 +55,12 @@ def predict_row(
         return prepared.peak_memory[0] or 0.0
     if quantity == "activation_bytes":
         return _layer_activation_bytes(prepared)
-    timing: Timing = "fast" if contended or needs_engine(prepared) else "compiled"
-    prediction = predict_prepared(prepared, timing=timing)
-    if row.extra.get("steps_overlap"):
-        return longest_own_step_s(prediction.events)
-    return float(prediction.step_time_s)
+    steps_overlap = row.extra.get("steps_overlap")
+    alone = not contended and needs_engine(prepared) is None
+    if alone and not steps_overlap:
+        return least_step_s(prepared)
+    prediction = predict_prepared(prepared, timing="compiled" if alone else "fast")
+    return longest_own_step_s(prediction.events) if steps_overlap else float(prediction.step_time_s)
 
 
 def _layer_activation_bytes(prepared: Prepared) -> float:

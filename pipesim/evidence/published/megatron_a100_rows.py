@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pipesim.evidence.published.rows import Row
-from pipesim.evidence.published.tables import Line
+from pipesim.evidence.published.published_row import PublishedRow
+from pipesim.evidence.published.tables import TableLine
 
 GPUS_PER_NODE = 8
 _SELENE = {"intra_node": "nvlink3", "inter_node": "ib-hdr"}
@@ -36,7 +36,7 @@ _SWEEP_HEADS = 64
 """Of the sweep over batches, which prints none; as in most other sections."""
 
 
-def nodes(line: Line) -> dict[str, int]:
+def nodes(line: TableLine) -> dict[str, int]:
     """``cluster:`` keys for the sizes: nodes of eight GPUs, or one smaller node."""
     num_gpus = line.count("n_gpus")
     return {
@@ -57,7 +57,7 @@ def gpt(layers: int, hidden: int, heads: int, *, seq: int, vocab: int) -> dict[s
 
 
 def gpt_scenario(
-    line: Line,
+    line: TableLine,
     *,
     name: str,
     layers: int,
@@ -89,7 +89,7 @@ def gpt_scenario(
     }
 
 
-def korthikanti(lines: Iterable[Line]) -> list[Row]:
+def korthikanti(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Table 5 of arXiv 2205.05198 and the row with data parallelism of its section 6.3."""
     rows = []
     for line in lines:
@@ -106,11 +106,11 @@ def korthikanti(lines: Iterable[Line]) -> list[Row]:
             recompute=recompute,
         )
         scenario["parallel"]["sequence_parallel"] = recompute == "selective"
-        rows.append(Row(name, scenario, line.number_of("step_time_s"), line["source"]))
+        rows.append(PublishedRow(name, scenario, line.number_of("step_time_s"), line["source"]))
     return rows
 
 
-def sc21(lines: Iterable[Line]) -> list[Row]:
+def sc21(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Table 1 of arXiv 2104.04473; gradients are kept and reduced in 16 bits."""
     rows = []
     for line in lines:
@@ -126,11 +126,11 @@ def sc21(lines: Iterable[Line]) -> list[Row]:
             recompute="full",
             precision={"compute": "fp16", "gradient_bytes": 2, "optimizer_bytes": 16},
         )
-        rows.append(Row(name, scenario, line.number_of("step_time_s_derived"), line["source"]))
+        rows.append(PublishedRow(name, scenario, line.number_of("step_time_s_derived"), line["source"]))
     return rows
 
 
-def vtrain(lines: Iterable[Line]) -> list[Row]:
+def vtrain(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Multi-node runs of vTrain."""
     rows = []
     for line in lines:
@@ -148,7 +148,7 @@ def vtrain(lines: Iterable[Line]) -> list[Row]:
             precision={"compute": "fp16", "gradient_bytes": 2, "optimizer_bytes": 16},
         )
         rows.append(
-            Row(
+            PublishedRow(
                 name,
                 scenario,
                 line.number_of("step_time_ms") / 1e3,
@@ -159,7 +159,7 @@ def vtrain(lines: Iterable[Line]) -> list[Row]:
     return rows
 
 
-def _vtrain_unexplained(line: Line) -> str | None:
+def _vtrain_unexplained(line: TableLine) -> str | None:
     if line["params_B"] == "39.1" and line.count("TP") < GPUS_PER_NODE:
         return "39.1B with TP < 8: measured times jump back and forth with the micro-batch size"
     if line["params_B"] == "3.6" and line.count("MBS") == 64:
@@ -167,7 +167,7 @@ def _vtrain_unexplained(line: Line) -> str | None:
     return None
 
 
-def _bloom_layers(line: Line) -> int:
+def _bloom_layers(line: TableLine) -> int:
     """Layers where the table prints none: the TFLOP/s reported are 8 FLOPs a token of 12 L h^2 parameters."""
     flops = line.number_of("tflops_per_gpu_reported") * 1e12 * line.count("n_gpus")
     tokens = line.count("GBS") * line.count("seq")
@@ -175,7 +175,7 @@ def _bloom_layers(line: Line) -> int:
     return round(parameters / (12 * line.count("hidden") ** 2))
 
 
-def bloom(lines: Iterable[Line]) -> list[Row]:
+def bloom(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """BLOOM's topology grid on 384 A100, with ZeRO-1 and gradients of 2 bytes."""
     rows = []
     for line in lines:
@@ -197,7 +197,7 @@ def bloom(lines: Iterable[Line]) -> list[Row]:
         )
         odd_heads = "112 heads, 14 a GPU: every other number of heads is 11 % faster"
         rows.append(
-            Row(
+            PublishedRow(
                 name,
                 scenario,
                 line.number_of("step_time_s"),
@@ -208,7 +208,7 @@ def bloom(lines: Iterable[Line]) -> list[Row]:
     return rows
 
 
-def bloom_batches(lines: Iterable[Line]) -> list[Row]:
+def bloom_batches(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """One configuration of BLOOM's grid, four global batches: 78 layers, 7 on a stage and 1 on the last."""
     rows = []
     for line in lines:
@@ -229,5 +229,5 @@ def bloom_batches(lines: Iterable[Line]) -> list[Row]:
             precision={"compute": "fp16", "gradient_bytes": 2, "optimizer_bytes": 16},
         )
         scenario["layers"] = scenario.pop("layers_per_stage")
-        rows.append(Row(name, scenario, line.number_of("step_time_s"), line["source"]))
+        rows.append(PublishedRow(name, scenario, line.number_of("step_time_s"), line["source"]))
     return rows

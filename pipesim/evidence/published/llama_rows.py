@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.evidence.published.megatron_a100 import gpt, nodes
-from pipesim.evidence.published.rows import Row
-from pipesim.evidence.published.tables import Line
+from pipesim.evidence.published.megatron_a100_rows import gpt, nodes
+from pipesim.evidence.published.published_row import PublishedRow
+from pipesim.evidence.published.tables import TableLine
 
 _HARDWARE = {
     "H100": {"accelerator": "h100-sxm", "intra_node": "nvlink4", "inter_node": "ib-ndr"},
@@ -19,7 +19,7 @@ _PLAIN_MLP = ("gpt", "nemotron")
 """Names of models without a gate; all others are of Llama's kind."""
 
 
-def shape(line: Line) -> dict[str, Any]:
+def shape(line: TableLine) -> dict[str, Any]:
     """``model:`` keys of a GPT, or of a Llama: gated MLP, grouped keys and values, nothing tied."""
     if line["model"].lower().startswith(_PLAIN_MLP):
         model = gpt(
@@ -43,7 +43,7 @@ def shape(line: Line) -> dict[str, Any]:
     }
 
 
-def parallel_keys(line: Line) -> dict[str, Any]:
+def parallel_keys(line: TableLine) -> dict[str, Any]:
     """``parallel:`` keys from TP, PP, VPP, CP, DP; sequence parallel where there is tensor parallel."""
     keys = {
         "pipeline": line.count("PP"),
@@ -56,7 +56,7 @@ def parallel_keys(line: Line) -> dict[str, Any]:
     return {**keys, "context": context} if context > 1 else keys
 
 
-def _nemo_scenario(line: Line, name: str) -> dict[str, Any]:
+def _nemo_scenario(line: TableLine, name: str) -> dict[str, Any]:
     parallel, model = parallel_keys(line), shape(line)
     gpu = line["gpu"].split()[0]
     if gpu not in _HARDWARE:
@@ -89,7 +89,7 @@ def _layers_with_ends(num_layers: int, parallel: dict[str, Any]) -> list[int] | 
     return [each - 1, *[each] * (num_stages - 2), each - 1]
 
 
-def nvidia(lines: Iterable[Line]) -> list[Row]:
+def nvidia(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """NVIDIA's step times of Llama 3.1 in releases of DGX Cloud Benchmarking."""
     rows = []
     for line in lines:
@@ -97,7 +97,7 @@ def nvidia(lines: Iterable[Line]) -> list[Row]:
         release = line["set"].split()[-1]
         name = f"{line['model']} L{line['layers']} {line['precision']} {' '.join(sizes)} ({release})"
         scenario = _nemo_scenario(line, name)
-        rows.append(Row(name, scenario, line.number_of("step_time_s"), line["source"]))
+        rows.append(PublishedRow(name, scenario, line.number_of("step_time_s"), line["source"]))
     return rows
 
 
@@ -107,7 +107,7 @@ _OTHER_VENDOR = (
 )
 
 
-def mlperf(lines: Iterable[Line]) -> list[Row]:
+def mlperf(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """GPT-3 175B (and Llama 3.1 405B) in MLPerf training, from the official logs."""
     rows = []
     for line in lines:
@@ -118,7 +118,7 @@ def mlperf(lines: Iterable[Line]) -> list[Row]:
         elif "Oracle" in line["source"]:
             unexplained = _OTHER_VENDOR
         rows.append(
-            Row(
+            PublishedRow(
                 name,
                 _nemo_scenario(line, name),
                 line.number_of("step_time_s"),
@@ -129,23 +129,27 @@ def mlperf(lines: Iterable[Line]) -> list[Row]:
     return rows
 
 
-def simumax(lines: Iterable[Line]) -> list[Row]:
+def simumax(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """SimuMax's measured step times on 8 B200."""
     return [
-        Row(line["case"], _simumax_scenario(line), line.number_of("real_step_ms") / 1e3, line["source"])
+        PublishedRow(
+            line["case"], _simumax_scenario(line), line.number_of("real_step_ms") / 1e3, line["source"]
+        )
         for line in lines
     ]
 
 
-def simumax_memory(lines: Iterable[Line]) -> list[Row]:
+def simumax_memory(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Peak allocation of the same runs."""
     return [
-        Row(line["case"], _simumax_scenario(line), line.number_of("real_alloc_GiB") * 2**30, line["source"])
+        PublishedRow(
+            line["case"], _simumax_scenario(line), line.number_of("real_alloc_GiB") * 2**30, line["source"]
+        )
         for line in lines
     ]
 
 
-def _simumax_scenario(line: Line) -> dict[str, Any]:
+def _simumax_scenario(line: TableLine) -> dict[str, Any]:
     return {
         "name": line["case"],
         "model": shape(line),

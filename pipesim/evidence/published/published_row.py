@@ -16,7 +16,7 @@ _PRINTED = ("model", "parallel", "batch", "schedule", "recompute")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PublishedRow:
     """A line of a published table.
 
     Parameters
@@ -58,7 +58,7 @@ class Row:
         return json.dumps([asked, precision, dict(self.extra)], sort_keys=True, default=str)
 
 
-T = TypeVar("T", bound=Row)
+T = TypeVar("T", bound=PublishedRow)
 
 
 def halves(rows: Sequence[T]) -> tuple[list[T], list[T]]:
@@ -79,7 +79,7 @@ def halves(rows: Sequence[T]) -> tuple[list[T], list[T]]:
     )
 
 
-def in_hash_order(rows: Sequence[Row]) -> list[str]:
+def in_hash_order(rows: Sequence[PublishedRow]) -> list[str]:
     """Distinct configurations of rows, in the order of their SHA-256."""
     configurations = {row.configuration for row in rows}
     return sorted(configurations, key=lambda text: hashlib.sha256(text.encode()).hexdigest())

@@ -7,9 +7,9 @@ from typing import Any
 
 from pipesim.costs.network.alpha_beta import all_gather_s, all_reduce_s, reduce_scatter_s
 from pipesim.costs.network.topology import data_ring
-from pipesim.evidence.published.megatron_a100 import gpt
-from pipesim.evidence.published.rows import Row
-from pipesim.evidence.published.tables import Line
+from pipesim.evidence.published.megatron_a100_rows import gpt
+from pipesim.evidence.published.published_row import PublishedRow
+from pipesim.evidence.published.tables import TableLine
 from pipesim.scenario import ResolvedScenario
 
 _HARDWARE = {
@@ -24,24 +24,24 @@ _INTER_NODE = "efa-v4-p6b200-400"
 _FORMULAS = {"all_reduce": all_reduce_s, "all_gather": all_gather_s, "reduce_scatter": reduce_scatter_s}
 
 
-def collectives(lines: Iterable[Line]) -> list[Row]:
+def collectives(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Every sweep; those on hardware without a preset are listed."""
     return [_row(line) for line in lines]
 
 
-def _row(line: Line) -> Row:
+def _row(line: TableLine) -> PublishedRow:
     name = (
         f"{line['hardware']} x{line['n_gpus']} {line['collective']} {line['bytes']} B {line['algo']}".strip()
     )
     left_out = _why_not(line)
     seconds = line.number_of("time_us") * 1e-6 if line["time_us"] else float("nan")
     if left_out:
-        return Row(name, None, seconds, line["source"], left_out=left_out)
+        return PublishedRow(name, None, seconds, line["source"], left_out=left_out)
     extra = {"collective": line["collective"], "nbytes": line.number_of("bytes")}
-    return Row(name, _scenario(line, name), seconds, line["source"], extra=extra)
+    return PublishedRow(name, _scenario(line, name), seconds, line["source"], extra=extra)
 
 
-def _why_not(line: Line) -> str | None:
+def _why_not(line: TableLine) -> str | None:
     if not line["time_us"] or not line["bytes"]:
         return "size or time is not printed"
     if line["collective"] not in _FORMULAS:
@@ -51,7 +51,7 @@ def _why_not(line: Line) -> str | None:
     return None if line["hardware"] in _HARDWARE else "the hardware is not named"
 
 
-def _scenario(line: Line, name: str) -> dict[str, Any]:
+def _scenario(line: TableLine, name: str) -> dict[str, Any]:
     """Data-parallel replicas of any small model: their ring is the one that is measured."""
     accelerator, link = _HARDWARE[line["hardware"]]
     num_nodes = line.count("n_nodes")
@@ -71,7 +71,7 @@ def _scenario(line: Line, name: str) -> dict[str, Any]:
     }
 
 
-def collective_s(scenario: ResolvedScenario, row: Row) -> float:
+def collective_s(scenario: ResolvedScenario, row: PublishedRow) -> float:
     """Seconds of a row's collective over the scenario's data-parallel replicas."""
     assert scenario.cluster is not None
     ring = data_ring(scenario.cluster, scenario.parallel)

@@ -22,7 +22,7 @@ ENOUGH_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ValidationRow:
     """Measured and predicted; times in seconds, errors (predicted - measured) / measured.
 
     Parameters
@@ -90,7 +90,7 @@ class Row:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        names = [name for name in Row.__slots__ if name not in ("measured", "predicted")]
+        names = [name for name in ValidationRow.__slots__ if name not in ("measured", "predicted")]
         found: dict[str, Any] = {name: getattr(self, name) for name in names}
         found["bubble_error"] = self.bubble_error
         found["measured_idle_s"] = list(self.measured_idle_s)
@@ -103,7 +103,7 @@ def label(schedule: str, num_chunks: int, num_microbatches: int) -> str:
     return f"{schedule}{'' if num_chunks == 1 else f' v{num_chunks}'} m{num_microbatches}"
 
 
-def make_row(runs: Sequence[Run], costs: CostTable, *, calibrated_on: bool = False) -> Row:
+def make_row(runs: Sequence[Run], costs: CostTable, *, calibrated_on: bool = False) -> ValidationRow:
     """Predict what was run and put both side by side.
 
     Parameters
@@ -129,7 +129,7 @@ def make_row(runs: Sequence[Run], costs: CostTable, *, calibrated_on: bool = Fal
     middle = float(np.median(times))
     replayed = [_replay_error(timeline, costs, lowered) for timeline in timelines]
     shown = timelines[int(np.abs(times - middle).argmin())]
-    return Row(
+    return ValidationRow(
         schedule=lowered.name,
         num_ranks=lowered.num_ranks,
         num_chunks=lowered.num_chunks,

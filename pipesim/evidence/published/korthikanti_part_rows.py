@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pipesim.evidence.published.megatron_a100 import GPUS_PER_NODE, gpt
-from pipesim.evidence.published.rows import Row
-from pipesim.evidence.published.tables import Line, read_table
+from pipesim.evidence.published.megatron_a100_rows import GPUS_PER_NODE, gpt
+from pipesim.evidence.published.published_row import PublishedRow
+from pipesim.evidence.published.tables import TableLine, read_table
 
 _CONFIGURATIONS = "korthikanti22_table5.csv"
 _VOCABULARY = 51200
 
 
-def layer_rows(lines: Iterable[Line]) -> list[Row]:
+def layer_rows(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Table 4: forward and backward of one layer together.
 
     The scenario has three stages so that the one in the middle holds a single layer and nothing else.
@@ -35,11 +35,11 @@ def layer_rows(lines: Iterable[Line]) -> list[Row]:
         )
         # A layer alone hands nothing on.
         scenario["network"] = {"scatter_gather": False}
-        rows.append(Row(name, scenario, line.number_of("combined_ms") / 1e3, line["source"]))
+        rows.append(PublishedRow(name, scenario, line.number_of("combined_ms") / 1e3, line["source"]))
     return rows
 
 
-def activation_rows(lines: Iterable[Line]) -> list[Row]:
+def activation_rows(lines: Iterable[TableLine]) -> list[PublishedRow]:
     """Figures 1 and 7: activations of a device of the first rank, and the share that a technique keeps."""
     configurations = {line["model"]: line for line in read_table(_CONFIGURATIONS)}
     rows = []
@@ -59,8 +59,12 @@ def activation_rows(lines: Iterable[Line]) -> list[Row]:
 
 
 def _activation_row(
-    line: Line, configurations: dict[str, Line], recompute: str, sequence_parallel: bool, measured: float
-) -> Row:
+    line: TableLine,
+    configurations: dict[str, TableLine],
+    recompute: str,
+    sequence_parallel: bool,
+    measured: float,
+) -> PublishedRow:
     run = configurations[line["model"]]
     name = f"{line['model']} recompute {recompute}{', sequence parallel' if sequence_parallel else ''}"
     chunks = run.count("VPP", 1)
@@ -81,7 +85,7 @@ def _activation_row(
         recompute=recompute,
         sequence_parallel=sequence_parallel,
     )
-    return Row(name, scenario, measured, line["source"])
+    return PublishedRow(name, scenario, measured, line["source"])
 
 
 def _scenario(
