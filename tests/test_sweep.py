@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError
-from pipesim.prediction import predict, sweep_row
+from pipesim.prediction import predict
+from pipesim.questions import sweep_row
 from pipesim.questions.grid import Axis, grid, parse_axis
 from pipesim.questions.sweep import Sweep, run_sweep
 from pipesim.scenario import load_scenario
@@ -142,10 +143,10 @@ def test_failed_rows_have_a_reason_and_the_others_run(tmp_path):
 def test_a_bug_in_one_row_leaves_the_others(tmp_path, monkeypatch):
     real = sweep_row.predict
 
-    def predict(scenario, *others):
+    def predict(scenario, **others):
         if scenario.batch.num_microbatches == 6:
             raise ZeroDivisionError("oh")
-        return real(scenario, *others)
+        return real(scenario, **others)
 
     monkeypatch.setattr(sweep_row, "predict", predict)
     report = run_sweep(Sweep(DIRECT, AXES[1:2]), tmp_path / "out.csv", num_workers=1)
@@ -162,7 +163,7 @@ def test_an_interrupted_sweep_goes_on_without_repeating_or_losing_a_row(tmp_path
     run_sweep(sweep, tmp_path / "whole.csv", num_workers=1)
     ran = []
     real = sweep_row.predict
-    monkeypatch.setattr(sweep_row, "predict", lambda s, *others: ran.append(s) or real(s, *others))
+    monkeypatch.setattr(sweep_row, "predict", lambda s, **others: ran.append(s) or real(s, **others))
 
     def stop(done, total):
         if done == 5:
@@ -194,7 +195,7 @@ def test_the_journal_of_another_sweep_is_refused_and_kept(tmp_path):
         run_sweep(Sweep(DIRECT, AXES), output, num_workers=1, progress=stop)
     begun = journal.read_bytes()
     other = DIRECT | {"costs": {"forward": "2 s", "backward": "2 s"}}
-    for sweep in (Sweep(other, AXES), Sweep(DIRECT, AXES[:2]), Sweep(DIRECT, AXES, evaluator="engine")):
+    for sweep in (Sweep(other, AXES), Sweep(DIRECT, AXES[:2]), Sweep(DIRECT, AXES, timing="engine")):
         with pytest.raises(ScenarioError, match="begun by another sweep"):
             run_sweep(sweep, output, num_workers=1)
     assert journal.read_bytes() == begun
