@@ -31,7 +31,7 @@ Array = npt.NDArray[Any]
 GradientCollective = Literal["all_reduce", "reduce_scatter", "all_gather", "none"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CostTable:
     """Costs of one pipeline; every array has one entry a stage, shape (S,).
 
@@ -140,6 +140,12 @@ class CostTable:
     fabric: Fabric | None = None
     shard_exchange: ShardExchange | None = None
     of_ranks: Mapping[int, CostTable] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        forward_s, backward_s = self.forward_s.sum(), self.backward_s.sum()
+        return (
+            f"<CostTable {self.num_stages} stages: F {float(forward_s):.4g} s, B {float(backward_s):.4g} s>"
+        )
 
     @property
     def num_stages(self) -> int:

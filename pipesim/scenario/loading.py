@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ def read_text(path: str | Path) -> str:
     ScenarioError
         Missing, a directory, unreadable, larger than 1 MiB, or not UTF-8 text.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise ScenarioError(f"found {type(path).__name__}; needed: the name of a file")
     file = str(path)
     try:
         with Path(path).open("rb") as stream:

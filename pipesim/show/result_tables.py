@@ -57,6 +57,22 @@ def _sent(num_bytes: Any) -> str:
     return amount(num_bytes) if num_bytes else "-"
 
 
+def short_table(result: TimedRun) -> Table:
+    """Give the few numbers of one run that decide: for a notebook's cell."""
+    m = result.metrics
+    lines = [
+        ("step time", seconds(m.step_time_s)),
+        ("nine times of ten", optional(result.band_s, _band)),
+        ("bubble ratio", percent(m.bubble_ratio)),
+        ("peak memory", optional(m.peak_memory_bytes, amount)),
+        ("fits memory", optional(m.fits_memory, _yes)),
+        ("tokens/s", optional(m.tokens_per_s, "{:,.0f}".format)),
+        ("MFU", optional(m.mfu, percent)),
+        ("frameworks that run it", ", ".join(result.frameworks) or "none by name"),
+    ]
+    return Table.of_lines(result.scenario.name, [result.scenario.name, result.label], lines)
+
+
 def summary_table(result: TimedRun) -> Table:
     """One line a number of one run."""
     m = result.metrics
