@@ -20,7 +20,7 @@ _HOMES = {
     "Shape": "pipesim.schedules",
     "Timeline": "pipesim.ir.timeline",
     "build_costs": "pipesim.costs",
-    "calibrate": "pipesim.evidence.calibration.sources:calibrate_files",
+    "calibrate": "pipesim.evidence.calibration.sources:calibrate_measured",
     "compare": "pipesim.questions",
     "execute": "pipesim.questions.execution:execute_scenario",
     "generate": "pipesim.schedules",

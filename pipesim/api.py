@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -42,41 +43,50 @@ class Scenario(ResolvedScenario):
         return cast(Self, load_scenario(path, overrides, kind=cls))
 
     @classmethod
-    def of(cls, mapping: Mapping[str, Any]) -> Self:
+    def of(cls, mapping: Mapping[str, Any], *overrides: str) -> Self:
         """Make a scenario of the keys that a file would have; names of files start in the working folder.
+
+        Parameters
+        ----------
+        mapping : Mapping
+            Text with units, numbers, or `fractions.Fraction` where exact arithmetic is wanted.
+        *overrides : str
+            As for `load`.
 
         Raises
         ------
         PipesimError
             As for `load`.
         """
-        return cast(Self, scenario_from_mapping(mapping, kind=cls))
+        return cast(Self, scenario_from_mapping(mapping, overrides=overrides, kind=cls))
 
     @classmethod
     def times(
         cls,
-        *,
+        *overrides: str,
         ranks: int,
         microbatches: int,
         forward: Time,
         backward: Time,
         p2p: str | float = 0,
         chunks: int = 1,
-        schedule: str = "1f1b",
+        schedule: str | None = None,
         **costs: Any,
     ) -> Self:
         """Make a scenario of stated times.
 
         Parameters
         ----------
+        *overrides : str
+            As for `load`.
         ranks, microbatches, chunks : int
             p, m, and v for schedules that leave the choice.
         forward, backward : str, float or sequence
             Time of one microbatch through one rank, or a list with one entry a stage.
         p2p : str or float
             Time of one transfer between ranks.
-        schedule : str
-            Name of the registry.
+        schedule : str, optional
+            Name of the registry; by default 1f1b.
         **costs
             Other keys of the section ``costs``, such as ``input_gradient`` or ``activations``.
 
@@ -90,9 +100,10 @@ class Scenario(ResolvedScenario):
                 "name": f"{ranks} ranks, {microbatches} microbatches",
                 "parallel": {"pipeline": ranks, "virtual_stages": chunks},
                 "batch": {"microbatches": microbatches},
-                "schedule": schedule,
+                **({} if schedule is None else {"schedule": schedule}),
                 "costs": {"forward": forward, "backward": backward, "p2p": p2p, **costs},
-            }
+            },
+            *overrides,
         )
 
     def predict(
@@ -115,6 +126,10 @@ class Scenario(ResolvedScenario):
             If the schedule does not go with the scenario's sizes, or cannot run.
         """
         return predict(self, schedule, num_chunks=chunks, options=options)
+
+    def _repr_html_(self) -> str:
+        said = "".join(f"<p>{escape(words)}</p>" for words in self.warnings)
+        return f"<p>{escape(repr(self))}</p>{said}<p>{len(self.echo)} values inferred: .echo</p>"
 
     def __repr__(self) -> str:
         parallel, batch = self.parallel, self.batch

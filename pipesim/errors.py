@@ -4,6 +4,11 @@
 class PipesimError(Exception):
     """Base of every error that is the input's fault; the command line prints it and exits with 2."""
 
+    @property
+    def headline(self) -> str:
+        """First line of the message, for a list of several."""
+        return (str(self).splitlines() or [""])[0].rstrip(":.")
+
 
 class ScenarioError(PipesimError):
     """A scenario, preset or cost file says something that cannot be read or cannot be true.

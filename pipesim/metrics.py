@@ -181,17 +181,17 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
     compute = timeline.select(timeline.compute)
     start, end = compute.start_s, compute.end_s
     first_start, last_end = start.min(), end.max()
-    makespan = _number(last_end - first_start)
+    makespan = as_number(last_end - first_start)
     waited = 0 * start if compute.waited_s is None else np.minimum(compute.waited_s, end - start)
     breakdowns = _breakdowns(schedule, dependencies(schedule), start, end, waited)
     if _partners_wait(timeline, schedule, end):
         breakdowns = [_with_transfers_alone(b, timeline, rank) for rank, b in enumerate(breakdowns)]
     # Idle times below are at least zero, which the rounding of sums of busy times would not see to.
     busy = np.array([b.busy_s for b in breakdowns])
-    spans = [_number(end[rows].max() - start[rows].min()) for rows in _rows_by_rank(schedule)]
-    ideal = _number(busy.sum() / len(busy))
+    spans = [as_number(end[rows].max() - start[rows].min()) for rows in _rows_by_rank(schedule)]
+    ideal = as_number(busy.sum() / len(busy))
     sync_end, step_end = _step_end(timeline, last_end)
-    step_time = _number(step_end - first_start)
+    step_time = as_number(step_end - first_start)
     memory = peak_memory_by_rank(schedule, costs)
     parts = None if memory is None else memory_parts(schedule, costs)
     sends = np.isin(timeline.op, (Op.SEND_F, Op.SEND_B))
@@ -206,12 +206,12 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
         bubble_ratio=max(0, 1 - ideal / makespan) if makespan else 0,
         bubble_overhead=max(0, (makespan - ideal) / ideal) if ideal else 0,
         span_bubble_ratio=max(0, 1 - ideal / max(spans)) if max(spans) else 0,
-        exposed_sync_s=_number(sync_end - last_end),
-        hidden_sync_s=_number(_hidden_sync(timeline, last_end)),
+        exposed_sync_s=as_number(sync_end - last_end),
+        hidden_sync_s=as_number(_hidden_sync(timeline, last_end)),
         exposed_collective_s=max(b.collective_s for b in breakdowns),
-        hidden_collective_s=_number(_hidden_exchange(schedule, costs, breakdowns)),
-        optimizer_s=_number(step_end - sync_end),
-        comm_bytes=_number(timeline.nbytes[sends].sum()),
+        hidden_collective_s=as_number(_hidden_exchange(schedule, costs, breakdowns)),
+        optimizer_s=as_number(step_end - sync_end),
+        comm_bytes=as_number(timeline.nbytes[sends].sum()),
         **_throughput(costs, step_time),
         least_possible_s=_least_possible_s(costs),
         peak_memory_bytes=None if memory is None else max(memory),
@@ -245,9 +245,9 @@ def _check(timeline: Timeline, schedule: Schedule, costs: CostTable) -> None:
         )
 
 
-def _number(value: Any) -> float:
+def as_number(value: Any) -> float:
     """Make a plain float of what numpy adds up; exact numbers stay as they are."""
-    number: float = float(value) if isinstance(value, np.floating) else value
+    number: float = value.item() if isinstance(value, np.generic) else value
     return number
 
 
@@ -274,12 +274,12 @@ def _breakdowns(
         gathered = waited[rows][alone].sum()
         breakdowns.append(
             Breakdown(
-                busy_s=_number((finish - begin).sum() - gathered),
-                warmup_s=_number(begin[0] - first_start),
-                dependency_s=_number((produced - previous_end).sum()),
-                p2p_s=_number((begin_next - produced).sum()),
-                collective_s=_number(gathered),
-                cooldown_s=_number(last_end - finish[-1]),
+                busy_s=as_number((finish - begin).sum() - gathered),
+                warmup_s=as_number(begin[0] - first_start),
+                dependency_s=as_number((produced - previous_end).sum()),
+                p2p_s=as_number((begin_next - produced).sum()),
+                collective_s=as_number(gathered),
+                cooldown_s=as_number(last_end - finish[-1]),
             )
         )
     return breakdowns
@@ -350,7 +350,7 @@ def longest_own_step_s(timeline: Timeline) -> float:
         mine = own & (timeline.rank == rank)
         optimizer = stepped & (timeline.rank == rank)
         lasts_s = (timeline.end_s[optimizer] - timeline.start_s[optimizer]).sum()
-        seconds.append(_number(timeline.end_s[mine].max() - timeline.start_s[mine].min() + lasts_s))
+        seconds.append(as_number(timeline.end_s[mine].max() - timeline.start_s[mine].min() + lasts_s))
     return max(seconds)
 
 

@@ -70,6 +70,8 @@ def read_text(path: str | Path, *, large: bool = False) -> str:
 
 def read_bytes(path: str | Path, *, large: bool = False) -> bytes:
     """Read a file whole; see `read_text`."""
+    if not isinstance(path, str | os.PathLike):
+        raise ScenarioError(f"found {type(path).__name__}; needed: the name of a file")
     file = str(path)
     max_mib = _large_mib() if large else SMALL_MIB
     try:

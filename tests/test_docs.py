@@ -44,8 +44,9 @@ def test_every_verb_in_the_documents_exists():
 
 
 def test_every_linked_file_exists():
-    for target in re.findall(r"\]\(([^)#:]+)\)", README + CONTRIBUTING):
-        assert (ROOT / target).exists(), target
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text()):
+            assert (page.parent / target).exists(), target
 
 
 def test_the_list_of_scenario_keys_is_that_of_the_schema():

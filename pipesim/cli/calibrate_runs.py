@@ -13,12 +13,11 @@ from pipesim.show.blocks import Table
 
 def calibrate_runs(paths: Sequence[Path], output: Path | None, *, as_json: bool) -> None:
     """Calibrate, write the file for ``costs: {file: ...}``, and print the numbers with their spread."""
-    from pipesim.costs.file import write_cost_table
-    from pipesim.evidence.calibration.sources import calibrate_files
+    from pipesim.evidence.calibration.sources import calibrate_measured
 
-    found = calibrate_files(*paths)
+    found = calibrate_measured(*paths)
     if output is not None:
-        write_cost_table(found.costs, output, evidence=found.evidence)
+        found.save(output)
     if as_json:
         terminal.print_json(found.evidence)
         return

@@ -80,13 +80,13 @@ def compare(
 
 def _draw(comparison: Comparison, path: Path, at_most: int | None) -> str:
     """Draw the first few that differ; say what was left out."""
-    from pipesim.show.figures import plot_gantt, save_figure
+    from pipesim.show.figures import save_figure
 
-    groups = comparison.same_timelines()
-    save_figure(plot_gantt(*groups[:at_most]), path)
-    if len(groups[:at_most]) == len(groups):
+    save_figure(comparison.gantt(at_most), path)
+    num_timelines = len(comparison.same_timelines())
+    if at_most is None or num_timelines <= at_most:
         return ""
-    return f"{path} shows {at_most} of {len(groups)} timelines; --all draws all"
+    return f"{path} shows {at_most} of {num_timelines} timelines; --all draws all"
 
 
 def _repeats_table(comparison: Comparison) -> Table:

@@ -47,7 +47,7 @@ def execute(
     if done is None:
         return
     if output is not None:
-        done.run.write(output)
+        done.save(output)
     if trace is not None:
         from pipesim.show.traces import write_trace
 

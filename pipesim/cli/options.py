@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pipesim.api import Scenario
 from pipesim.errors import ScenarioError
-from pipesim.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 
 _MOST_DIGITS = 18
 
@@ -43,7 +43,7 @@ def read_scenario(
     backward: str | None = None,
     p2p: str | None = None,
     chunks: str | None = None,
-) -> ResolvedScenario:
+) -> Scenario:
     """Load the file, or make a scenario of direct costs from the flags.
 
     Raises
@@ -63,19 +63,15 @@ def read_scenario(
             raise ScenarioError(
                 f"{stated[0]} is for runs without a file; use --set KEY=VALUE", file=str(file)
             )
-        return load_scenario(file, overrides or ())
+        return Scenario.load(file, *(overrides or ()))
     missing = [flag for flag, value in flags.items() if value is None]
     if missing:
         raise ScenarioError(f"needed: a scenario file, or {', '.join(missing)}")
-    costs: dict[str, Any] = {"forward": forward, "backward": backward, "p2p": p2p if p2p is not None else 0}
+    times = {"forward": forward, "backward": backward, "p2p": 0 if p2p is None else p2p}
     first_chunks = parse_counts(chunks, "--chunks")[:1] or [1]
-    mapping = {
-        "name": f"{ranks} ranks, {microbatches} microbatches",
-        "parallel": {"pipeline": ranks, "virtual_stages": first_chunks[0]},
-        "batch": {"microbatches": microbatches},
-        "costs": {key: _number_or_text(value) for key, value in costs.items()},
-    }
-    return scenario_from_mapping(mapping, overrides=overrides or ())
+    sizes: dict[str, Any] = {"ranks": ranks, "microbatches": microbatches, "chunks": first_chunks[0]}
+    sizes |= {key: _number_or_text(value) for key, value in times.items()}
+    return Scenario.times(*(overrides or ()), **sizes)
 
 
 def _number_or_text(value: Any) -> Any:

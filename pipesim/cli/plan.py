@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -12,14 +13,15 @@ from pipesim.cli import options, terminal
 from pipesim.cli.sweep import Dask, Workers, executor_for
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
+from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.questions.planning import Plan, plan
 from pipesim.questions.planning.budget import DAY_S, Budget, ClusterSize, smallest_cluster
 from pipesim.questions.planning.plan import DEFAULT_TOP
 from pipesim.questions.planning.words import main_losses, price_words, recommendation
 from pipesim.scenario import ResolvedScenario, load_scenario
-from pipesim.show.amounts import amount, optional, percent, seconds
+from pipesim.show.amounts import amount, optional, percent, seconds, time_range
 from pipesim.show.blocks import Table
-from pipesim.show.remarks import framework_sentence, headroom_notes
+from pipesim.show.remarks import framework_sentence, headroom_notes, inferred, notes
 from pipesim.units import parse_time_s
 
 OBJECTIVES = ("step_time", "tokens_per_s_per_gpu", "cost")
@@ -39,6 +41,14 @@ def plan_verb(
     max_nodes: Annotated[
         int | None, typer.Option(min=1, help="Find the smallest cluster of at most so many nodes.")
     ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="BEST.yaml", help="Write the first choice as a scenario."),
+    ] = None,
+    time_limit: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Refine no further after so long; what is certain is said."),
+    ] = None,
     overrides: options.Overrides = None,
     workers: Workers = None,
     dask: Dask = None,
@@ -52,7 +62,9 @@ def plan_verb(
     """
     if workers is not None and dask is not None:
         raise ScenarioError("--workers and --dask exclude each other")
-    check_outputs(pictures=(plot,), inputs=(scenario,))
+    if time_limit is not None and not time_limit > 0:
+        raise ScenarioError(f"found {time_limit:g}; needed: seconds above zero", key="--time-limit")
+    check_outputs(output, pictures=(plot,), inputs=(scenario,))
     asked = load_scenario(scenario, overrides or (), uncut=True)
     wanted = _objectives(objective, asked)
     num_tokens = None if tokens is None else _number_of_tokens(tokens)
@@ -61,7 +73,13 @@ def plan_verb(
     with executor_for(dask) as executor, terminal.progress_bar("planning", quiet=as_json) as progress:
         if deadline is None and max_nodes is None:
             found = plan(
-                asked, top=top, schedules=names, num_workers=workers, executor=executor, progress=progress
+                asked,
+                top=top,
+                schedules=names,
+                num_workers=workers,
+                executor=executor,
+                time_limit_s=time_limit,
+                progress=progress,
             )
         else:
             sizes = smallest_cluster(
@@ -73,17 +91,28 @@ def plan_verb(
                 schedules=names,
                 num_workers=workers,
                 executor=executor,
+                time_limit_s=time_limit,
                 progress=progress,
             )
             best = sizes[-1].best
             assert best is not None
             found = best
+    if output is not None:
+        found.best.save(output)
     if plot is not None:
         _draw(found, plot)
     if as_json:
         terminal.print_json(_document(found, sizes, wanted, num_tokens))
         return
     terminal.show(*_blocks(found, sizes, num_tokens))
+    stated = [*(overrides or ()), *found.choices[0].overrides()]
+    terminal.show(f"to type it: pipesim simulate {quote(str(scenario))} {_settings(stated)}")
+    if output is not None:
+        terminal.show(f"{output}: the first choice; pipesim simulate {quote(str(output))}")
+
+
+def _settings(overrides: Sequence[str]) -> str:
+    return " ".join(f"--set {quote(text)}" for text in overrides)
 
 
 def _objectives(text: str, asked: ResolvedScenario) -> list[str]:
@@ -163,35 +192,29 @@ def _blocks(found: Plan, sizes: list[ClusterSize], num_tokens: float | None) -> 
     if sizes:
         yield _size_table(sizes, num_tokens)
     first = found.choices[0]
-    yield _choice_table(found)
+    yield choice_table(found)
     yield recommendation(first, num_tokens or 1e12)
     yield framework_sentence(first.result)
-    yield from headroom_notes([(str(n), choice.result) for n, choice in enumerate(found.choices, start=1)])
+    yield from notes([first.result], changes_for_memory)
+    yield from headroom_notes([(str(n), one.result) for n, one in enumerate(found.choices[1:], start=2)])
     for number, choice in enumerate(found.choices, start=1):
         behind = percent(choice.step_time_s / first.step_time_s - 1)
         slower = "" if number == 1 else f"; {behind} slower than the first"
         yield f"{number} loses: {main_losses(choice.losses, choice.step_time_s)}{slower}"
-    yield _certainty(found)
+    yield found.certainty
     yield f"{found.num_infeasible:,} rejected:"
     for reason, count in list(found.rejected.items())[:_NUM_REASONS]:
         yield f"  {count:,}: {reason}"
     if len(found.rejected) > _NUM_REASONS:
         rest = sum(list(found.rejected.values())[_NUM_REASONS:])
         yield f"  {rest:,}: other reasons (--json lists them)"
-    for warning in first.result.scenario.warnings:
-        yield f"warning: {warning}"
+    yield from inferred(first.result)
 
 
-def _certainty(found: Plan) -> str:
-    num_left = len(found.timed) + found.num_outrun
-    if found.certain:
-        return f"certain: no other of {num_left:,} configurations that may fit is faster under this model"
-    first = f"the first {found.num_certain} are certain" if found.num_certain else "none is certain"
-    return f"{first}, of {num_left:,} configurations that may fit: {found.reason}"
-
-
-def _choice_table(found: Plan) -> Table:
-    columns = ["", *"tpced", "micro", "m", "schedule", "recompute", "step time", "tokens/s/GPU"]
+def choice_table(found: Plan) -> Table:
+    """One line a choice, with all that it chose."""
+    columns = ["", *"tpced", "sequence parallel", "micro", "m", "schedule", "recompute", "step time"]
+    columns += ["nine times of ten", "tokens/s/GPU"]
     columns += ["MFU", "bubble ratio", "memory", "USD a step", "pareto"]
     rows = []
     for number, choice in enumerate(found.choices, start=1):
@@ -200,11 +223,14 @@ def _choice_table(found: Plan) -> Table:
         rows.append(
             [
                 str(number),
-                *map(str, (cut.tensor, cut.pipeline, cut.context, cut.expert, cut.data, cut.micro)),
+                *map(str, (cut.tensor, cut.pipeline, cut.context, cut.expert, cut.data)),
+                "yes" if choice.result.scenario.parallel.sequence_parallel else "no",
+                str(cut.micro),
                 str(metrics.num_microbatches),
                 choice.result.label,
                 choice.candidate.recompute,
                 seconds(choice.step_time_s),
+                optional(choice.result.band_s, time_range),
                 f"{per_gpu:,.0f}",
                 optional(metrics.mfu, percent),
                 percent(metrics.bubble_ratio),

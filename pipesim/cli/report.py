@@ -69,7 +69,7 @@ def _answer(asked: ResolvedScenario, comparison: Comparison) -> Answer[Predictio
     except PipesimError as error:
         if asked.schedule.options:  # stated for this very schedule, so a mistake rather than an answer
             raise
-        refusal = str(error).splitlines()[0].rstrip(":.")
+        refusal = error.headline
     else:
         # A CSV may have the name of a schedule of the registry, and is compared under it.
         order = own.schedule.to_csv() if asked.schedule.csv is not None else None

@@ -41,7 +41,7 @@ class EmbeddingCopy:
     optimizer_s: float
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class CostTable:
     """Costs of one pipeline; every array has one entry a stage, shape (S,).
 
@@ -168,6 +168,12 @@ class CostTable:
     second_embedding: EmbeddingCopy | None = None
     optimizer_fixed_s: Number = 0
     of_ranks: Mapping[int, CostTable] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        forward_s, backward_s = self.forward_s.sum(), self.backward_s.sum()
+        return (
+            f"<CostTable {self.num_stages} stages: F {float(forward_s):.4g} s, B {float(backward_s):.4g} s>"
+        )
 
     @property
     def num_stages(self) -> int:

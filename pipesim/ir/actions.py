@@ -141,7 +141,7 @@ def overlap(first: Action, second: Action) -> Action:
     return Action(Op.OVERLAP_F_B, first.stage, first.microbatch, first.slice, (first, second))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class ActionTable:
     """The ordered actions of every rank, as integer columns: rank r owns rows offsets[r] to offsets[r + 1].
 
@@ -159,6 +159,10 @@ class ActionTable:
     microbatch: IntArray
     slice: IntArray
     joined: BoolArray
+
+    def __repr__(self) -> str:
+        sizes = f"{self.num_ranks} ranks, {self.num_stages} stages, {self.num_microbatches} microbatches"
+        return f"<{type(self).__name__} {self.name}: {sizes}, {len(self.op)} actions>"
 
     @property
     def num_ranks(self) -> int:
@@ -243,7 +247,7 @@ class ActionTable:
         return text.getvalue()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Schedule(ActionTable):
     """What somebody wrote, a generator or a CSV: computations in order, no times.
 
@@ -308,7 +312,7 @@ class Schedule(ActionTable):
         return cls.from_orders(name, orders)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Lowered(ActionTable):
     """A schedule with sends, receives, reductions and the optimizer; made by `pipesim.ir.lower` alone.
 

@@ -18,7 +18,7 @@ Times = npt.NDArray[Any]
 COMPUTE_STREAM, P2P_STREAM, COLLECTIVE_STREAM = "compute", "p2p", "collective"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Timeline:
     """What ran when, one row an action of a rank of a replica; all arrays have shape (rows,).
 
@@ -44,6 +44,9 @@ class Timeline:
 
     def __len__(self) -> int:
         return len(self.op)
+
+    def __repr__(self) -> str:
+        return f"<Timeline {self.source}: {len(self)} actions>"
 
     @property
     def compute(self) -> BoolArray:

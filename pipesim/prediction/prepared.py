@@ -10,14 +10,14 @@ import numpy as np
 
 from pipesim.costs import CostTable, build_costs
 from pipesim.costs.copies import for_schedule
-from pipesim.errors import ScheduleError
+from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.ir.actions import Schedule
 from pipesim.ir.shape import stage_holders
 from pipesim.metrics import fits_memory, peak_memory_by_rank
 from pipesim.prediction.programs import Laid, Programs
 from pipesim.prediction.result import Asynchrony
 from pipesim.prediction.schedule_source import read_schedule, shape_of
-from pipesim.scenario import ResolvedScenario
+from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.schedules import Family, Shape, family
 from pipesim.timing.longest_path import StepProgram
 
@@ -84,14 +84,18 @@ def prepare(
     PipesimError
         If the schedule does not go with the scenario's sizes, or cannot run.
     """
+    need_scenario(scenario)
     programs = programs or Programs()
     if name is None and scenario.schedule.csv is not None:
+        if num_chunks is not None or options:
+            message = "a CSV has its own chunks and no options; name a schedule of the registry"
+            raise ScenarioError(message, file=scenario.file, key="schedule.csv")
         schedule = read_schedule(scenario, scenario.schedule.csv)
         num_chunks = schedule.num_stages // schedule.num_ranks
         costs = build_costs(scenario, num_chunks=num_chunks, holders=schedule.holders)
         return Prepared(scenario, Laid(schedule), _costs_of(scenario, schedule, costs, None), None, None, ())
     if name is None:
-        name, options = scenario.schedule.name or "", scenario.schedule.options
+        name, options = scenario.schedule.name or "", {**scenario.schedule.options, **(options or {})}
     chosen = family(name)
     shape = shape_of(scenario, chosen, num_chunks=num_chunks, options=options)
     chosen.check(shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipesim.costs import CostTable
@@ -179,6 +180,12 @@ class Prediction:
             "inferred": self.inferred,
             "warnings": list(self.warnings),
         }
+
+    def _repr_html_(self) -> str:
+        from pipesim.show.result_tables import short_table
+
+        said = "".join(f"<p>{escape(words)}</p>" for words in (*self.warnings, *self.notes))
+        return short_table(self).to_html() + said
 
     def __repr__(self) -> str:
         memory = "" if self.memory is None else f", {self.memory / 1e9:.4g} GB"

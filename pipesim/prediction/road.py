@@ -51,7 +51,7 @@ def predict(
     num_chunks : int, optional
         Chunks a rank; by default the schedule's own number, else the scenario's.
     options : Mapping, optional
-        Settings of the schedule that is named.
+        Settings of the schedule that is named; without a name, over those that the scenario has.
     timing : {"engine", "fast", "compiled"}
         What times it; see `Timing`.
     programs : Programs, optional

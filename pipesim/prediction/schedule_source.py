@@ -39,11 +39,12 @@ def shape_of(
         Settings of the schedule. A stated microbatch group size goes to every schedule that takes one.
     """
     options = dict(options or {})
+    default_chunks = chosen.chunks or scenario.parallel.virtual_stages
     if scenario.parallel.microbatch_group_size is not None and GROUP_SIZE in chosen.options:
         options.setdefault(GROUP_SIZE, scenario.parallel.microbatch_group_size)
     return Shape(
         num_ranks=scenario.parallel.pipeline,
-        num_chunks=num_chunks or chosen.chunks or scenario.parallel.virtual_stages,
+        num_chunks=default_chunks if num_chunks is None else num_chunks,
         num_microbatches=scenario.batch.num_microbatches,
         options=options,
     )

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipesim.costs import CostTable
 from pipesim.ir.actions import Op, Schedule
-from pipesim.metrics import StepMetrics
+from pipesim.metrics import StepMetrics, as_number
 from pipesim.scenario import ResolvedScenario
 
 _EXCHANGES = ("context_exchange", "expert_exchange", "boundary_gather", "offload")
@@ -37,7 +37,7 @@ def step_breakdown(
     other_s = mean_of_parts(schedule, costs, _EXCHANGES)
     overhead_s = mean_overhead_s(schedule, costs)
     measured_s = scenario.measured_step_time_s
-    return {
+    found = {
         "compute_s": mean_busy_s - tensor_parallel_s - other_s - overhead_s,
         "overhead_s": overhead_s,
         "tensor_parallel_s": tensor_parallel_s,
@@ -50,6 +50,7 @@ def step_breakdown(
         "optimizer_s": metrics.optimizer_s,
         "not_explained_s": None if measured_s is None else measured_s - float(metrics.step_time_s),
     }
+    return {name: as_number(value) for name, value in found.items()}
 
 
 def mean_overhead_s(schedule: Schedule, costs: CostTable) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +20,12 @@ from pipesim.prediction import (
     repeat,
 )
 from pipesim.questions.chunk_advice import one_chunk_note
-from pipesim.scenario import ResolvedScenario
-from pipesim.schedules import families, family
+from pipesim.scenario import ResolvedScenario, need_scenario
+from pipesim.schedules import Family, families_named
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 _SAME_DIGITS = 12
 _SHORT = 12
@@ -75,6 +76,12 @@ class Comparison:
 
         return pd.DataFrame([_line(result) for result in self.results])
 
+    def gantt(self, at_most: int | None = 6) -> Figure:
+        """Draw the first timelines that differ, one under the other; None: all of them."""
+        from pipesim.show.figures import plot_gantt
+
+        return plot_gantt(*self.same_timelines()[:at_most])
+
     def __repr__(self) -> str:
         return f"{self.frame.to_string(max_rows=_SHORT)}\n{len(self.skipped)} skipped"
 
@@ -108,8 +115,8 @@ def _line(result: Prediction) -> dict[str, Any]:
 def compare(
     scenario: ResolvedScenario,
     *,
-    schedules: Sequence[str] = (),
-    chunks: Sequence[int] = (),
+    schedules: str | Sequence[str] = (),
+    chunks: int | Sequence[int] = (),
     num_repeats: int | None = None,
     timing: Timing = "engine",
     progress: Callable[[str], None] = lambda _: None,
@@ -120,9 +127,9 @@ def compare(
     ----------
     scenario : ResolvedScenario
         Sizes and costs. A CSV schedule that it names is compared too.
-    schedules : sequence of str
+    schedules : str or sequence of str
         Names of the registry; all by default.
-    chunks : sequence of int
+    chunks : int or sequence of int
         Chunks a rank for schedules that leave the choice; by default the scenario's.
     num_repeats : int, optional
         Steps to draw of each schedule, where the scenario has jitter; see `pipesim.prediction.repeat`.
@@ -140,10 +147,8 @@ def compare(
     InfeasibleError
         If not one schedule can run.
     """
-    for value in chunks:
-        if value < 1:
-            raise ScenarioError(f"found {value}; a rank holds at least one chunk", key="--chunks")
-    chosen = [family(name) for name in dict.fromkeys(schedules)] if schedules else list(families().values())
+    need_scenario(scenario)
+    chosen = families_named(schedules)
     ran: list[tuple[Prediction, Prepared]] = []
     skipped: list[Skipped] = []
     open_to_chunks: list[str] = []
@@ -152,14 +157,14 @@ def compare(
         prepared = prepare(scenario)
         ran.append((predict_prepared(prepared, timing=timing), prepared))
     for one in chosen:
-        for num_chunks in _chunk_counts(one.chunks, chunks, scenario):
+        for num_chunks in chunk_counts(one, chunks, scenario):
             label = one.name if num_chunks == 1 else f"{one.name} v{num_chunks}"
             progress(label)
             try:
                 prepared = prepare(scenario, one.name, num_chunks=num_chunks, programs=programs)
                 ran.append((predict_prepared(prepared, timing=timing), prepared))
             except PipesimError as error:
-                skipped.append(Skipped(label, _first_line(error)))
+                skipped.append(Skipped(label, error.headline))
                 continue
             if one.chunks is None and num_chunks == 1:
                 open_to_chunks.append(one.name)
@@ -181,11 +186,17 @@ def rank_in_table(result: Prediction) -> tuple[bool, bool, Any]:
     return result.metrics.fits_memory is False, not result.synchronous, result.metrics.step_time_s
 
 
-def _chunk_counts(fixed: int | None, asked: Sequence[int], scenario: ResolvedScenario) -> Iterable[int]:
-    if fixed is not None:
-        return (fixed,)
-    return dict.fromkeys(asked) if asked else (scenario.parallel.virtual_stages,)
+def chunk_counts(one: Family, asked: int | Sequence[int], scenario: ResolvedScenario) -> list[int]:
+    """Chunks a rank to try: the schedule's own number, else those asked for, else the scenario's.
 
-
-def _first_line(error: PipesimError) -> str:
-    return str(error).splitlines()[0].rstrip(":")
+    Raises
+    ------
+    ScenarioError
+        If a number is not positive.
+    """
+    counts = list(dict.fromkeys([asked] if isinstance(asked, int) else asked))
+    if odd := [value for value in counts if value < 1]:
+        raise ScenarioError(f"found {odd[0]}; a rank holds at least one chunk", key="--chunks")
+    if one.chunks is not None:
+        return [one.chunks]
+    return counts or [scenario.parallel.virtual_stages]

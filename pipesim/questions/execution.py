@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,22 +15,35 @@ from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
 from pipesim.costs.transformer.parameters import model_parameters
 from pipesim.errors import ExecutionError, ScenarioError
-from pipesim.executor import CnnWorkload, FactoryWorkload, Run, Workload, execute, workload_from_scenario
+from pipesim.executor import (
+    CnnWorkload,
+    FactoryWorkload,
+    RankPool,
+    Run,
+    Workload,
+    execute,
+    workload_from_scenario,
+)
 from pipesim.executor.execute import check_device
 from pipesim.executor.expected import expected_run_s, in_words
 from pipesim.ir import lower
 from pipesim.ir.actions import Lowered, Schedule
 from pipesim.ir.shape import MAX_ACTIONS
+from pipesim.ir.timeline import Timeline
 from pipesim.metrics import StepMetrics, measure
 from pipesim.prediction import schedule_of
-from pipesim.scenario import ResolvedScenario
+from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.scenario.resolved import DirectCosts
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
 
 MAX_PROCESSES = 512
 """Ranks on one machine: each is a process that imports torch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Execution:
     """A run with the metrics of its steps.
 
@@ -46,6 +60,57 @@ class Execution:
     scenario: ResolvedScenario
     run: Run
     steps: tuple[StepMetrics, ...]
+
+    @property
+    def step_time_s(self) -> float:
+        """Median over the steps that count."""
+        return self.median(lambda step: step.step_time_s)
+
+    @property
+    def bubble_ratio(self) -> float:
+        """Median over the steps that count."""
+        return self.median(lambda step: step.bubble_ratio)
+
+    @property
+    def ranks(self) -> pd.DataFrame:
+        """One line a rank: medians of busy, idle and waiting seconds, peak of activations in bytes."""
+        import pandas as pd
+
+        return pd.DataFrame(self.to_dict()["ranks"])
+
+    @property
+    def events(self) -> Timeline:
+        """The step of median length, of the first replica, from its first start on."""
+        counted = self.run.undisturbed_steps or range(self.run.num_steps)
+        by_length = sorted(zip((step.step_time_s for step in self.steps), counted, strict=True))
+        timeline = self.run.step(by_length[(len(by_length) - 1) // 2][1])
+        first_s = timeline.start_s[timeline.compute].min()
+        return replace(timeline, start_s=timeline.start_s - first_s, end_s=timeline.end_s - first_s)
+
+    @property
+    def timeline(self) -> pd.DataFrame:
+        """`events` as a table, one line an action; ``run.timeline`` has all steps."""
+        return self.events.to_frame()
+
+    def gantt(self) -> Figure:
+        """Draw who computed what, when, in the step of median length."""
+        from pipesim.show.amounts import percent, seconds
+        from pipesim.show.figures.gantt import GanttLane, plot_lanes
+
+        numbers = f"step {seconds(self.step_time_s)}, bubble ratio {percent(self.bubble_ratio)}"
+        title = f"{self.scenario.name}: {self.run.schedule.name}, measured: {numbers}"
+        return plot_lanes([GanttLane(title, self.events)])
+
+    def save(self, path: str | Path) -> None:
+        """Write the run for `pipesim calibrate`; see `pipesim.executor.Run.write`."""
+        self.run.write(path)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Execution {self.scenario.name}: {self.run.schedule.name} on {self.run.device}, "
+            f"step {self.step_time_s:.6g} s, bubble ratio {self.bubble_ratio:.4f}; {len(self.steps)} of "
+            f"{self.run.num_steps} steps counted>"
+        )
 
     def median(self, number: Callable[[StepMetrics], Any]) -> float:
         """Median of a number over the steps that count."""
@@ -73,8 +138,8 @@ class Execution:
             "num_steps": run.num_steps,
             "num_disturbed_steps": int(run.disturbed.sum()),
             "makespan_s": self.median(lambda step: step.makespan_s),
-            "step_time_s": self.median(lambda step: step.step_time_s),
-            "bubble_ratio": self.median(lambda step: step.bubble_ratio),
+            "step_time_s": self.step_time_s,
+            "bubble_ratio": self.bubble_ratio,
             "step_times_s": [float(step.step_time_s) for step in self.steps],
             "losses": [None if np.isnan(loss) else loss for loss in run.losses.tolist()],
             "ranks": [
@@ -100,6 +165,7 @@ def execute_scenario(
     num_steps: int = 10,
     warmup: int = 3,
     threads_per_rank: int = 1,
+    pool: RankPool | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Execution | None:
     """Replay the schedule that a scenario names on processes of this machine, or of ``torchrun``.
@@ -116,6 +182,8 @@ def execute_scenario(
         Data-parallel replicas; by default the scenario's.
     num_steps, warmup, threads_per_rank : int
         See `pipesim.executor.execute`.
+    pool : RankPool, optional
+        Processes to use for several runs; by default they are started and ended here.
     progress : Callable
         Told what runs, and on the emulated device for how long.
 
@@ -129,6 +197,7 @@ def execute_scenario(
     PipesimError
         If scenario, model and device do not go together, or the run fails.
     """
+    need_scenario(scenario)
     num_replicas = num_replicas or scenario.parallel.data
     check_runnable(scenario, device)
     check_room(scenario, device, model, num_replicas=num_replicas, num_steps=num_steps)
@@ -146,6 +215,7 @@ def execute_scenario(
         num_steps=num_steps,
         warmup=warmup,
         threads_per_rank=threads_per_rank,
+        pool=pool,
     )
     if run is None:
         return None

@@ -25,7 +25,7 @@ _DAY_S = 86_400.0
 _MOST_FAILURES = 1e7
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Goodput:
     """A long run.
 
@@ -80,6 +80,12 @@ class Goodput:
     def interval_s(self) -> float:
         """Training between checkpoints."""
         return self.interval_steps * self.step_time_s
+
+    def __repr__(self) -> str:
+        return (
+            f"<Goodput {self.goodput:.2%}: {self.failures_per_day:.3g} failures a day, "
+            f"a checkpoint every {self.interval_s:.4g} s>"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario import parse_override
+from pipesim.scenario import parse_override, plain
 
 MAX_ROWS = 100_000
 """Rows of one sweep: ten minutes and a gigabyte; more is a slip of the hand."""
@@ -51,17 +53,47 @@ def parse_axis(text: str) -> Axis:
         listed = listed[1:-1]
     entries = _split(listed, ",")
     groups = [tuple(_split(entry, ":")) if len(keys) > 1 else (entry,) for entry in entries]
-    for group in groups:
-        if not all(group):
-            raise _error(text, "has an empty value; needed: KEY=VALUE,VALUE,... with at least one value")
-        if len(group) != len(keys):
-            raise _error(text, f"{':'.join(group)!r} has {len(group)} values for {len(keys)} keys")
-        for key, value in zip(keys, group, strict=True):
+    if not all(all(group) for group in groups):
+        raise _error(text, "has an empty value; needed: KEY=VALUE,VALUE,... with at least one value")
+    return _checked(Axis(keys, tuple(groups)), text)
+
+
+def axis_of(keys: str | tuple[str, ...], values: Any) -> Axis:
+    """Vary a key over values, or several keys together over tuples of as many.
+
+    Raises
+    ------
+    ScenarioError
+        If there is no value, one occurs twice, or is of no kind that a file can hold.
+    """
+    names = keys if isinstance(keys, tuple) else (keys,)
+    single = isinstance(values, str | Mapping) or not isinstance(values, Iterable)
+    listed = [values] if single else list(values)
+    groups = [tuple(value) if isinstance(keys, tuple) else (value,) for value in listed]
+    label = ",".join(map(str, names))
+    if not groups:
+        raise _error(label, "found no value; needed: at least one")
+    return _checked(Axis(names, tuple(tuple(map(_yaml, group)) for group in groups)), label)
+
+
+def _yaml(value: Any) -> str:
+    try:
+        return value if isinstance(value, str) else json.dumps(plain(value))
+    except TypeError:
+        needed = "numbers, text, booleans, lists and mappings"
+        raise ScenarioError(f"found {value!r}; a sweep varies {needed}", key="--vary") from None
+
+
+def _checked(axis: Axis, text: str) -> Axis:
+    for group in axis.values:
+        if len(group) != len(axis.keys):
+            raise _error(text, f"{':'.join(group)!r} has {len(group)} values for {len(axis.keys)} keys")
+        for key, value in zip(axis.keys, group, strict=True):
             parse_override(f"{key}={value}")
-    for group, count in Counter(groups).items():
+    for group, count in Counter(axis.values).items():
         if count > 1:
             raise _error(text, f"{':'.join(group)} occurs twice")
-    return Axis(keys, tuple(groups))
+    return axis
 
 
 def grid(axes: Sequence[Axis]) -> list[tuple[str, ...]]:
@@ -108,11 +140,6 @@ def _split(text: str, separator: str) -> list[str]:
             parts.append(text[start:place].strip())
             start = place + 1
     return [*parts, text[start:].strip()]
-
-
-def axis_of(key: str, values: Iterable[str]) -> Axis:
-    """Vary one key."""
-    return Axis((key,), tuple((value,) for value in values))
 
 
 def _error(text: str, message: str) -> ScenarioError:

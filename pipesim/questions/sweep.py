@@ -19,7 +19,7 @@ from pipesim.questions.journal import Journal
 from pipesim.questions.pool import Pool, num_workers_for
 from pipesim.questions.sweep_row import RowTask, failed_row, run_row
 from pipesim.reading import read_frame
-from pipesim.scenario import ResolvedScenario, apply_overrides, scenario_from_mapping
+from pipesim.scenario import ResolvedScenario, apply_overrides, need_scenario, scenario_from_mapping
 from pipesim.schedules import family
 
 if TYPE_CHECKING:
@@ -29,6 +29,12 @@ _ROWS_A_WORKER = 20
 """Fewer are done sooner than a process starts."""
 _SWEEP = "sweep"
 _FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+_MAIN = (
+    *("schedule", "step_time_s", "bubble_ratio", "peak_memory_bytes", "fits_memory", "tokens_per_s", "mfu"),
+    "reason",
+)
+_SHORT = 12
+"""Lines that a notebook shows of a table."""
 TABLE_FORMATS = (".csv", ".parquet")
 
 
@@ -52,6 +58,11 @@ class Sweep:
     axes: tuple[Axis, ...]
     file: str | None = None
     timing: Timing = "fast"
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What varies."""
+        return tuple(key for axis in self.axes for key in axis.keys)
 
     def tasks(self) -> list[RowTask]:
         """Give every row its task, in the order of the grid.
@@ -104,7 +115,7 @@ class Sweep:
         return digest.hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class SweepReport:
     """What a sweep left.
 
@@ -114,17 +125,36 @@ class SweepReport:
         In the order of the grid; see `pipesim.questions.sweep_row`.
     num_resumed : int
         Rows that an earlier, interrupted run had left.
+    varied : tuple of str
+        The keys that vary.
     """
 
     rows: tuple[dict[str, Any], ...]
     num_resumed: int
+    varied: tuple[str, ...]
 
     @property
     def frame(self) -> pd.DataFrame:
-        """The rows as a table: what varies, the configuration, the numbers."""
+        """The rows as a table: what varies, the main numbers, the configuration, all other numbers."""
         import pandas as pd
 
-        return pd.DataFrame(list(self.rows))
+        frame = pd.DataFrame(list(self.rows))
+        first = [name for name in dict.fromkeys((*self.varied, *_MAIN)) if name in frame]
+        return frame[[*first, *frame.columns.drop(first)]]
+
+    def __repr__(self) -> str:
+        return f"{self._short().to_string(max_rows=_SHORT)}\n{self._counts()}"
+
+    def _repr_html_(self) -> str:
+        return f"{self._short().to_html(max_rows=_SHORT)}<p>{self._counts()}</p>"
+
+    def _short(self) -> pd.DataFrame:
+        frame = self.frame
+        short = [name for name in dict.fromkeys((*self.varied, *_MAIN)) if name in frame]
+        return frame[short].dropna(axis="columns", how="all")
+
+    def _counts(self) -> str:
+        return f"{len(self.rows)} rows, {len(self.failed)} failed; .frame has all columns"
 
     @property
     def failed(self) -> list[dict[str, Any]]:
@@ -187,12 +217,12 @@ def run_sweep(
         ordered = tuple(rows[index] | {_SWEEP: digest} for index in range(len(tasks)))
         write_table(ordered, output)
         journal.remove()
-    return SweepReport(ordered, num_resumed)
+    return SweepReport(ordered, num_resumed, sweep.keys)
 
 
 def sweep(
     scenario: ResolvedScenario,
-    axes: Mapping[str, Sequence[Any]],
+    axes: Mapping[str | tuple[str, ...], Any],
     *,
     timing: Timing = "fast",
     num_workers: int = 1,
@@ -205,7 +235,8 @@ def sweep(
     scenario : ResolvedScenario
         What is varied.
     axes : Mapping
-        Values by dotted key; the first key changes slowest.
+        Values by dotted key, or tuples of values by a tuple of keys that change together; the first changes
+        slowest.
     timing : {"fast", "engine", "compiled"}
         What times every row; see `pipesim.prediction.predict`.
     num_workers : int
@@ -218,7 +249,10 @@ def sweep(
     PipesimError
         Wrong keys, no values, or more rows than a sweep takes; a row that cannot run is a row with a reason.
     """
-    stated = tuple(axis_of(key, [_yaml(value) for value in values]) for key, values in axes.items())
+    need_scenario(scenario)
+    if not isinstance(axes, Mapping):
+        raise ScenarioError(f'found {axes!r}; needed: a mapping, such as {{"batch.micro": [1, 2, 4]}}')
+    stated = tuple(axis_of(keys, values) for keys, values in axes.items())
     asked = Sweep(scenario.keys, stated, scenario.file, timing)
     tasks = asked.tasks()
     rows: dict[int, dict[str, Any]] = {}
@@ -226,11 +260,7 @@ def sweep(
         for outcome in pool.run(run_row, tasks):
             rows[outcome.task.index] = outcome.value or failed_row(outcome.task, outcome.lost or "")
             progress(len(rows), len(tasks))
-    return SweepReport(tuple(rows[index] for index in range(len(tasks))), 0)
-
-
-def _yaml(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    return SweepReport(tuple(rows[index] for index in range(len(tasks))), 0, asked.keys)
 
 
 def _check_no_other_table(path: Path, digest: str) -> None:

@@ -52,8 +52,7 @@ def run_row(task: RowTask) -> dict[str, Any]:
         scenario = scenario_from_mapping(task.mapping, file=task.file, overrides=task.overrides)
         prediction = predict(scenario, timing=task.timing, programs=_programs())
     except PipesimError as error:
-        words = str(error).splitlines()[0].rstrip(":")
-        return failed_row(task, words.removeprefix(f"{task.file}: "))
+        return failed_row(task, error.headline.removeprefix(f"{task.file}: "))
     except Exception as error:  # a bug must not take the other rows with it
         return failed_row(task, f"{type(error).__name__}: {error}")
     return {

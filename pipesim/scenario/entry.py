@@ -117,6 +117,21 @@ def scenario_from_mapping(
         raise ScenarioError(blamed.message, file=blamed.file or file, key=blamed.key) from None
 
 
+def need_scenario(found: object) -> None:
+    """Refuse what is no scenario, such as the name of its file.
+
+    Raises
+    ------
+    ScenarioError
+        Saying how one is made.
+    """
+    if not isinstance(found, ResolvedScenario):
+        raise ScenarioError(
+            f"found {type(found).__name__}; needed: a scenario, as Scenario.load(FILE), Scenario.of(MAPPING) "
+            "or Scenario.times(...) make one"
+        )
+
+
 def _has_global_batch(mapping: Mapping[str, Any]) -> bool:
     batch = mapping.get("batch")
     return isinstance(batch, dict) and batch.get("global") is not None

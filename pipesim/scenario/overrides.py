@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -42,7 +41,7 @@ def apply_overrides(mapping: Mapping[str, Any], overrides: Iterable[str]) -> dic
     ScenarioError
         No ``=``, an empty part in the path, a value that is not YAML, or a path through a plain value.
     """
-    result = copy.deepcopy(dict(mapping))
+    result = _copied(mapping)
     for override in overrides:
         key, value = parse_override(override)
         _put(result, key, value, label=_label(override))
@@ -65,11 +64,36 @@ def apply_changes(mapping: Mapping[str, Any], changes: Mapping[str, Any]) -> dic
     ScenarioError
         A path through a plain value.
     """
-    result = copy.deepcopy(dict(mapping))
-    for key, value in changes.items():
+    result = _copied(mapping)
+    for key, value in _copied(changes).items():
         for path, leaf in _leaves(key, value):
-            _put(result, path, copy.deepcopy(leaf), label=f"change of {path}")
+            _put(result, path, leaf, label=f"change of {path}")
     return {key: _without_nothing(value) for key, value in result.items() if value is not None}
+
+
+def _copied(mapping: object) -> dict[str, Any]:
+    """Copy what a caller gave, in plain types all the way down."""
+    if not isinstance(mapping, Mapping):
+        raise ScenarioError(f"found {type(mapping).__name__}; needed: a mapping of keys, as a file holds")
+    copied: dict[str, Any] = plain(mapping)
+    return copied
+
+
+def plain(value: Any) -> Any:
+    """Copy nested mappings and lists; numbers and arrays of numpy, pandas and torch become plain ones.
+
+    Raises
+    ------
+    ScenarioError
+        If a key is not text.
+    """
+    if isinstance(value, Mapping):
+        if odd := [key for key in value if not isinstance(key, str)]:
+            raise ScenarioError(f"found the key {odd[0]!r}; keys are text")
+        return {key: plain(below) for key, below in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    return [plain(below) for below in value] if isinstance(value, list | tuple) else value
 
 
 def _without_nothing(value: Any) -> Any:
@@ -110,6 +134,8 @@ def _put(result: dict[str, Any], key: str, value: Any, *, label: str) -> None:
 
 def parse_override(override: str) -> tuple[str, Any]:
     """Split ``KEY=VALUE`` into the dotted path and the value read as YAML; refuse what is malformed."""
+    if not isinstance(override, str):
+        raise ScenarioError(f"found {type(override).__name__}; needed: KEY=VALUE as text, each by itself")
     key, equals, text = override.partition("=")
     key = key.strip()
     if not equals or not all(part.strip() == part != "" for part in key.split(".")):
@@ -124,10 +150,25 @@ def blame_override(
     error: ScenarioError, mapping: Mapping[str, Any], overrides: Iterable[str]
 ) -> ScenarioError:
     """Name the override in place of the file where the value or the section at fault came from one."""
-    for override in overrides:
-        made = _first_made(mapping, parse_override(override)[0])
+    return blame(error, mapping, ((parse_override(text)[0], _label(text)) for text in overrides))
+
+
+def blame_changes(
+    error: ScenarioError, mapping: Mapping[str, Any], changes: Mapping[str, Any]
+) -> ScenarioError:
+    """As `blame_override`, where a program made the changes."""
+    paths = [path for key, value in changes.items() for path, _ in _leaves(key, value)]
+    return blame(error, mapping, ((path, "with_") for path in paths))
+
+
+def blame(
+    error: ScenarioError, mapping: Mapping[str, Any], labels: Iterable[tuple[str, str]]
+) -> ScenarioError:
+    """Name the first change, of those given by path and label, that the error's key comes from."""
+    for path, label in labels:
+        made = _first_made(mapping, path)
         if error.key and (error.key == made or error.key.startswith((f"{made}.", f"{made}["))):
-            return ScenarioError(error.message, file=_label(override), key=error.key)
+            return ScenarioError(error.message, file=label, key=error.key)
     return error
 
 

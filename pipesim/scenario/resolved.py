@@ -12,6 +12,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
+from pipesim.errors import ScenarioError
+
 RANK_ORDER = ("tp", "cp", "ep", "dp", "pp")
 """Megatron-LM's default: tensor-parallel devices are neighbours, pipeline ranks lie farthest apart."""
 
@@ -485,7 +487,15 @@ class ResolvedScenario:
         ScenarioError
             As for a file with these values.
         """
-        return self.remade({**(changes or {}), **sections}, uncut=self.uncut)
+        from pipesim.scenario.overrides import blame_changes, plain
+
+        if changes is not None and not isinstance(changes, Mapping):
+            raise ScenarioError(f'found {changes!r}; needed: a mapping, such as {{"parallel.pipeline": 16}}')
+        whole = plain({**(changes or {}), **sections})
+        try:
+            return self.remade(whole, uncut=self.uncut)
+        except ScenarioError as error:
+            raise blame_changes(error, self.keys, whole) from None
 
     def remade(self, changes: Mapping[str, Any], *, uncut: bool) -> Self:
         """As `with_`; `uncut` is that of `pipesim.scenario.load_scenario`, whatever it was for this one."""

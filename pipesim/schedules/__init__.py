@@ -1,5 +1,25 @@
 """Schedules: one file a family, one registry. See `gpipe.py` for the smallest example."""
 
-from pipesim.schedules.registry import Family, Refusal, Rule, Shape, families, family, generate, schedule
+from pipesim.schedules.registry import (
+    Family,
+    Refusal,
+    Rule,
+    Shape,
+    families,
+    families_named,
+    family,
+    generate,
+    schedule,
+)
 
-__all__ = ["Family", "Refusal", "Rule", "Shape", "families", "family", "generate", "schedule"]
+__all__ = [
+    "Family",
+    "Refusal",
+    "Rule",
+    "Shape",
+    "families",
+    "families_named",
+    "family",
+    "generate",
+    "schedule",
+]

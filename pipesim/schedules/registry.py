@@ -6,9 +6,10 @@ import difflib
 import importlib
 import math
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from numbers import Integral
 from typing import Any, TypeAlias
 
 from pipesim.costs.table import CostTable
@@ -131,6 +132,8 @@ class Family:
             raise ScheduleError(
                 f"{self.name}: unknown option {unknown[0]!r}; options of this schedule: {known}"
             )
+        if not all(isinstance(size, Integral) for size in _sizes(shape)):
+            raise ScheduleError(f"found {shape}; needed: whole numbers")
         if shape.num_stages > MAX_STAGES:
             raise ScheduleError(f"{shape}: {shape.num_stages:,} stages; at most {MAX_STAGES:,} can be held")
         _check_forwards(shape, 1)
@@ -210,6 +213,19 @@ def family(name: str) -> Family:
         return known[key]
     near = difflib.get_close_matches(key, known, n=3, cutoff=0.4)
     raise ScheduleError(f"no schedule is called {name!r}; {_offer(near, known)}")
+
+
+def families_named(names: str | Sequence[str] = ()) -> list[Family]:
+    """Look up one name or several, each once; all families where none is given.
+
+    Raises
+    ------
+    ScheduleError
+        As for `family`.
+    """
+    listed = (names,) if isinstance(names, str) else names
+    chosen = {one.name: one for one in map(family, listed)}
+    return list((chosen or families()).values())
 
 
 def _offer(near: list[str], known: Mapping[str, Family]) -> str:

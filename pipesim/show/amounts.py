@@ -35,6 +35,11 @@ def seconds(value: Any) -> str:
     return ""
 
 
+def time_range(ends_s: tuple[float, float]) -> str:
+    """Write the two ends of a band."""
+    return " to ".join(map(seconds, ends_s))
+
+
 def hours(value: float) -> str:
     """Write a long time with three digits, in seconds, minutes or hours."""
     for unit, size in (("h", 3600.0), ("min", 60.0)):

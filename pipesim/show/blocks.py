@@ -39,6 +39,14 @@ class Table:
         """Make a table of names and values, without the lines that have none."""
         return cls(caption, columns, [line for line in lines if line[1] != "-"])
 
+    def to_html(self) -> str:
+        """Render for a notebook, without the caption."""
+        import pandas as pd
+
+        frame = pd.DataFrame([list(row) for row in self.rows], columns=list(self.columns))
+        html: str = frame.to_html(index=False)
+        return html
+
     def without_empty_columns(self) -> Table:
         """Leave out the columns in which nothing stands."""
         kept = [i for i in range(len(self.columns)) if i == 0 or any(row[i] != "-" for row in self.rows)]

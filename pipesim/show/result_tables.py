@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pipesim.metrics import RankMetrics
-from pipesim.show.amounts import amount, optional, percent, seconds
+from pipesim.show.amounts import amount, optional, percent, seconds, time_range
 from pipesim.show.blocks import Table
 from pipesim.show.choice import held_microbatches
 from pipesim.show.glossary import part_name
@@ -45,16 +45,28 @@ def _held(result: TimedRun, *ranks: RankMetrics) -> str:
     return f"{held_microbatches(result, *ranks):.4g}"
 
 
-def _band(ends_s: tuple[float, float]) -> str:
-    return " to ".join(map(seconds, ends_s))
-
-
 def _yes(value: bool) -> str:
     return "yes" if value else "NO"
 
 
 def _sent(num_bytes: Any) -> str:
     return amount(num_bytes) if num_bytes else "-"
+
+
+def short_table(result: TimedRun) -> Table:
+    """Give the few numbers of one run that decide: for a notebook's cell."""
+    m = result.metrics
+    lines = [
+        ("step time", seconds(m.step_time_s)),
+        ("nine times of ten", optional(result.band_s, time_range)),
+        ("bubble ratio", percent(m.bubble_ratio)),
+        ("peak memory", optional(m.peak_memory_bytes, amount)),
+        ("fits memory", optional(m.fits_memory, _yes)),
+        ("tokens/s", optional(m.tokens_per_s, "{:,.0f}".format)),
+        ("MFU", optional(m.mfu, percent)),
+        ("frameworks that run it", ", ".join(result.frameworks) or "none by name"),
+    ]
+    return Table.of_lines(result.scenario.name, [result.scenario.name, result.label], lines)
 
 
 def summary_table(result: TimedRun) -> Table:
@@ -64,7 +76,7 @@ def summary_table(result: TimedRun) -> Table:
         ("schedule", result.label),
         ("ranks, stages, microbatches", f"{m.num_ranks}, {m.num_stages}, {m.num_microbatches}"),
         ("step time", seconds(m.step_time_s)),
-        ("nine times of ten", optional(result.band_s, _band)),
+        ("nine times of ten", optional(result.band_s, time_range)),
         ("measured step time", optional(result.scenario.measured_step_time_s, seconds)),
         ("makespan", seconds(m.makespan_s)),
         ("bubble ratio (idle / total, all ranks)", percent(m.bubble_ratio)),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipesim.costs import CostTable
+from pipesim.costs.file import write_cost_table
 from pipesim.costs.host import HostCost
 from pipesim.costs.network.alpha_beta import LinkCost, PointToPoint
 from pipesim.errors import ExecutionError
@@ -16,10 +19,13 @@ from pipesim.evidence.calibration.lines import AffineTime, fit_line
 from pipesim.evidence.calibration.samples import NO_TABLE, FloatArray, Samples
 from pipesim.ir.actions import Op
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _OPS = (Op.F, Op.B, Op.I, Op.W)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MeasuredCosts:
     """A measured cost table.
 
@@ -36,6 +42,36 @@ class MeasuredCosts:
     costs: CostTable
     evidence: dict[str, Any]
     notes: tuple[str, ...]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One line a stage: medians in seconds."""
+        import pandas as pd
+
+        names = ("forward_s", "backward_s", "input_gradient_s", "weight_gradient_s", "optimizer_s")
+        stages = pd.RangeIndex(self.costs.num_stages, name="stage")
+        return pd.DataFrame({name: getattr(self.costs, name) for name in names}, index=stages)
+
+    def save(self, path: str | Path) -> None:
+        """Write the cost table, for a scenario's ``costs: {file: ...}``.
+
+        Raises
+        ------
+        ScenarioError
+            If the place cannot be written to.
+        """
+        write_cost_table(self.costs, path, evidence=self.evidence)
+
+    def __repr__(self) -> str:
+        return f"{self.frame.to_string()}\n{self._summary()}"
+
+    def _repr_html_(self) -> str:
+        return f"{self.frame.to_html()}<p>{escape(self._summary())}</p>"
+
+    def _summary(self) -> str:
+        used, disturbed = self.evidence["steps_used"], self.evidence["steps_disturbed"]
+        message_s = self.evidence["message_s"]["fixed_s"]
+        return f"{used} steps used, {disturbed} disturbed; a message takes {message_s:.3g} s and its bytes"
 
 
 def calibrate(measured: Sequence[Samples], links: Sequence[Samples] = ()) -> MeasuredCosts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from pipesim.evidence.calibration.from_traces import samples_of_traces
 from pipesim.evidence.calibration.kineto import Trace, is_trace, read_trace
 from pipesim.evidence.calibration.megatron_timers import is_timer_dump, samples_of_dumps
 from pipesim.evidence.calibration.samples import Samples
-from pipesim.executor import read_run
+from pipesim.executor import Run, read_run
+from pipesim.questions.execution import Execution
 from pipesim.reading import read_json
 
 
@@ -61,19 +63,36 @@ def read_samples(paths: Sequence[str | Path]) -> list[Samples]:
     return [samples for samples in found.values() if samples is not None]
 
 
-def calibrate_files(*paths: str | Path) -> MeasuredCosts:
-    """Turn runs, profiler traces or timer dumps into a cost table; see `read_samples`.
+def calibrate_measured(*measured: str | Path | Run | Execution) -> MeasuredCosts:
+    """Turn runs, profiler traces or timer dumps into a cost table.
+
+    Parameters
+    ----------
+    *measured : str, Path, Run or Execution
+        What `pipesim.execute` returned, or files and folders as for `read_samples`. The first run, or where
+        there is none the first file, decides whose durations are taken; see `calibrate`.
 
     Raises
     ------
     PipesimError
-        If a file cannot be used, or something was never measured.
+        If there is nothing, something cannot be used, or was never measured.
     """
-    return calibrate(read_samples(paths))
+    if not measured:
+        raise ScenarioError("found nothing to calibrate from; needed: runs, or files of measurements")
+    samples: list[Samples] = []
+    for one in measured:
+        run = one.run if isinstance(one, Execution) else one
+        if isinstance(run, Run):
+            samples.append(samples_of_run(run, f"run of {run.schedule.name} on {run.device}"))
+    files = [one for one in measured if not isinstance(one, Run | Execution)]
+    return calibrate([*samples, *read_samples(files)])
 
 
 def _files(paths: Sequence[str | Path]) -> Iterator[Path]:
-    for path in map(Path, paths):
+    for given in paths:
+        if not isinstance(given, str | os.PathLike):
+            raise ScenarioError(f"found {type(given).__name__}; needed: a run, or the name of a file")
+        path = Path(given)
         if not path.is_dir():
             yield path
             continue

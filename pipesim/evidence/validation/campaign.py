@@ -6,22 +6,29 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.errors import InfeasibleError, PipesimError, ScheduleError
+from pipesim.errors import InfeasibleError, ScheduleError
 from pipesim.evidence.calibration.fit import MeasuredCosts
 from pipesim.evidence.validation.runner import Runner
 from pipesim.evidence.validation.validation_row import ValidationRow, label
 from pipesim.executor import RankPool
-from pipesim.questions.compare import Skipped
+from pipesim.questions.compare import Skipped, chunk_counts
 from pipesim.questions.execution import check_room, check_runnable
-from pipesim.scenario import ResolvedScenario
-from pipesim.schedules import Family, families, family
+from pipesim.scenario import ResolvedScenario, need_scenario
+from pipesim.schedules import Family, families_named
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MAIN = ("run", "measured_step_time_s", "predicted_step_time_s", "step_time_error", "disturbed")
+_SHORT = 12
+"""Lines that a notebook shows of a table."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Validation:
     """Predictions beside runs.
 
@@ -45,6 +52,25 @@ class Validation:
     skipped: tuple[Skipped, ...]
     calibrations: dict[int, MeasuredCosts]
     environment: dict[str, str]
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """One line a schedule and number of microbatches: measured, predicted, errors."""
+        import pandas as pd
+
+        return pd.DataFrame([{"run": row.label, **row.to_dict()} for row in self.rows])
+
+    def __repr__(self) -> str:
+        return f"{self._short().to_string(max_rows=_SHORT)}\n{self._title()}"
+
+    def _repr_html_(self) -> str:
+        return f"{self._short().to_html(max_rows=_SHORT)}<p>{self._title()}</p>"
+
+    def _short(self) -> pd.DataFrame:
+        return self.frame[list(_MAIN)]
+
+    def _title(self) -> str:
+        return f"{self.device}, calibrated on {self.calibrated_on}; {len(self.skipped)} skipped"
 
     def summary(self) -> dict[str, Any]:
         """Median and largest errors; see `summary_of`."""
@@ -87,9 +113,9 @@ def validate(
     *,
     device: str,
     calibrate_on: str = "gpipe",
-    schedules: Sequence[str] = (),
-    chunks: Sequence[int] = (),
-    microbatches: Sequence[int] = (),
+    schedules: str | Sequence[str] = (),
+    chunks: int | Sequence[int] = (),
+    microbatches: int | Sequence[int] = (),
     model: str | None = None,
     num_steps: int = 10,
     warmup: int = 3,
@@ -111,10 +137,12 @@ def validate(
         Where.
     calibrate_on : str
         A schedule with one stage a rank or with the scenario's chunks.
-    schedules : sequence of str
+    schedules : str or sequence of str
         Schedules to predict; by default all that are legal and synchronous.
-    chunks, microbatches : sequence of int
-        Chunks a rank, by default the scenario's, where the schedule leaves the choice; by default m and m/2.
+    chunks : int or sequence of int
+        Chunks a rank, for schedules that leave the choice; by default the scenario's.
+    microbatches : int or sequence of int
+        By default the scenario's m, and half of it.
     model : str, optional
         In place of the scenario's transformer: ``cnn``, or ``module:factory``.
     num_steps, warmup, threads_per_rank : int
@@ -129,6 +157,7 @@ def validate(
     PipesimError
         If scenario, model and device do not go together, a run fails, or no schedule can run.
     """
+    need_scenario(scenario)
     check_runnable(scenario, device)
     check_room(scenario, device, model, num_replicas=scenario.parallel.data, num_steps=num_steps)
     asked = _asked(scenario, schedules, chunks, microbatches)
@@ -146,15 +175,19 @@ def validate(
 
 
 def _asked(
-    scenario: ResolvedScenario, schedules: Sequence[str], chunks: Sequence[int], microbatches: Sequence[int]
+    scenario: ResolvedScenario,
+    schedules: str | Sequence[str],
+    chunks: int | Sequence[int],
+    microbatches: int | Sequence[int],
 ) -> list[tuple[Family, int, int]]:
     """List families with the chunks and the microbatches to run them with."""
     m = scenario.batch.num_microbatches
-    counts = dict.fromkeys(microbatches or (m, max(1, m // 2)))
+    stated = [microbatches] if isinstance(microbatches, int) else list(microbatches)
+    counts = dict.fromkeys(stated or (m, max(1, m // 2)))
     return [
         (one, num_chunks, count)
-        for one in [family(name) for name in dict.fromkeys(schedules)] or families().values()
-        for num_chunks, count in product(_chunk_counts(one, chunks, scenario), counts)
+        for one in families_named(schedules)
+        for num_chunks, count in product(chunk_counts(one, chunks, scenario), counts)
     ]
 
 
@@ -167,18 +200,8 @@ def _run(
         try:
             rows.append(runner.row(one, num_chunks, count))
         except (ScheduleError, InfeasibleError) as error:
-            skipped.append(Skipped(label(one.name, num_chunks, count), _first_line(error)))
+            skipped.append(Skipped(label(one.name, num_chunks, count), error.headline))
     if not rows:
         reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
     return tuple(rows), tuple(skipped)
-
-
-def _chunk_counts(one: Family, asked: Sequence[int], scenario: ResolvedScenario) -> Sequence[int]:
-    if one.chunks is not None:
-        return (one.chunks,)
-    return tuple(dict.fromkeys(asked)) or (scenario.parallel.virtual_stages,)
-
-
-def _first_line(error: PipesimError) -> str:
-    return str(error).splitlines()[0].rstrip(":")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipesim.errors import InfeasibleError, ScenarioError
@@ -99,6 +99,7 @@ def smallest_cluster(
     schedules: Sequence[str] = (),
     num_workers: int | None = None,
     executor: Executor | None = None,
+    time_limit_s: float | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[ClusterSize]:
     """Plan on more and more nodes until the model fits and the deadline is met.
@@ -111,8 +112,8 @@ def smallest_cluster(
         Tokens to train on, and seconds for them. Without them the model only has to fit.
     max_nodes : int
         Where to stop; sizes are 1, 2, 3, 4, 6, 8, 12, 16, ... nodes.
-    top, schedules, num_workers, executor, progress
-        As for `plan`.
+    top, schedules, num_workers, executor, time_limit_s, progress
+        As for `plan`; the time limit is that of each size.
 
     Returns
     -------
@@ -139,12 +140,15 @@ def smallest_cluster(
                 schedules=schedules,
                 num_workers=num_workers,
                 executor=executor,
+                time_limit_s=time_limit_s,
                 progress=lambda words, number=num_nodes: progress(f"{number} nodes: {words}"),  # type: ignore[misc]
             )
         except InfeasibleError as error:
             tried.append(ClusterSize(num_nodes, num_gpus, None, _reason(error)))
             continue
-        tried.append(ClusterSize(num_nodes, num_gpus, found))
+        changed = {"cluster.num_nodes": num_nodes}
+        choices = [replace(choice, changes=changed | choice.changes) for choice in found.choices]
+        tried.append(ClusterSize(num_nodes, num_gpus, replace(found, choices=tuple(choices))))
         if deadline_s is None or num_tokens is None:
             return tried
         if Budget.of(found.choices[0], num_tokens).seconds <= deadline_s:

@@ -23,18 +23,20 @@ from pipesim.questions.planning.refinement import Confirmed, Refinement
 from pipesim.questions.planning.space import Candidate, changes_of, enumerate_cuts
 from pipesim.questions.planning.timing import Timed
 from pipesim.questions.pool import Pool, num_workers_for
-from pipesim.scenario import ResolvedScenario
+from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.scenario.resolved import Cluster, Transformer
-from pipesim.schedules import families, family
+from pipesim.schedules import families_named
 
 if TYPE_CHECKING:
     import pandas as pd
 
 DEFAULT_TOP = 5
+_SHORT = 12
+"""Lines that a notebook shows of a table."""
 _CUTS_A_WORKER = 40
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Choice:
     """A configuration that fits, confirmed by the engine.
 
@@ -78,6 +80,9 @@ class Choice:
         if self.candidate.recompute != "none":
             parts.append(f"{self.candidate.recompute} recompute")
         return " ".join(parts)
+
+    def __repr__(self) -> str:
+        return f"<Choice {self.label}: step {self.step_time_s:.6g} s>"
 
     def configuration(self) -> dict[str, Any]:
         """Values by the names of the scenario file's keys."""
@@ -182,11 +187,19 @@ class Plan:
         return pd.DataFrame(lines)
 
     def __repr__(self) -> str:
-        return self.frame.to_string()
+        return f"{self.frame.to_string(max_rows=_SHORT)}\n{self.certainty}"
 
     def _repr_html_(self) -> str:
-        html: str = self.frame.to_html()
-        return html
+        return f"{self.frame.to_html(max_rows=_SHORT)}<p>{self.certainty}</p>"
+
+    @property
+    def certainty(self) -> str:
+        """Which choices are certain, in words."""
+        num_left = len(self.timed) + self.num_outrun
+        if self.certain:
+            return f"certain: no other of {num_left:,} configurations that may fit is faster under this model"
+        first = f"the first {self.num_certain} are certain" if self.num_certain else "none is certain"
+        return f"{first}, of {num_left:,} configurations that may fit: {self.reason}"
 
     @property
     def best(self) -> ResolvedScenario:
@@ -216,7 +229,7 @@ def plan(
     scenario: ResolvedScenario,
     *,
     top: int = DEFAULT_TOP,
-    schedules: Sequence[str] = (),
+    schedules: str | Sequence[str] = (),
     num_workers: int | None = None,
     executor: Executor | None = None,
     time_limit_s: float | None = None,
@@ -232,7 +245,7 @@ def plan(
         Its model, cluster, global batch, optimizer and network stay; how they are cut is searched.
     top : int
         Choices wanted.
-    schedules : sequence of str
+    schedules : str or sequence of str
         Schedules to try; by default all synchronous ones that are not themselves searched for.
     num_workers : int, optional
         Processes; by default as many as there are cores and work for.
@@ -252,6 +265,7 @@ def plan(
     InfeasibleError
         If nothing fits.
     """
+    need_scenario(scenario)
     started = time.monotonic()
     model, cluster, _ = basis_of(scenario)
     names = schedules_for_plan(schedules)
@@ -338,7 +352,7 @@ def basis_of(scenario: ResolvedScenario) -> tuple[Transformer, Cluster, int]:
     return scenario.model, scenario.cluster, scenario.batch.global_size
 
 
-def schedules_for_plan(names: Sequence[str]) -> tuple[str, ...]:
+def schedules_for_plan(names: str | Sequence[str]) -> tuple[str, ...]:
     """Names of the registry to try; by default all synchronous ones whose order follows from the shape.
 
     Raises
@@ -346,16 +360,16 @@ def schedules_for_plan(names: Sequence[str]) -> tuple[str, ...]:
     ScheduleError
         If there is none of a name, or its order follows from costs.
     """
-    if names:
-        chosen = [family(name) for name in names]
-        for one in chosen:
-            if one.needs_costs:
-                raise ScheduleError(
-                    f"{one.name} is searched anew for every set of costs, too long for a plan of thousands; "
-                    "plan without it, then compare it on the choice"
-                )
-        return tuple(dict.fromkeys(one.name for one in chosen))
-    return tuple(one.name for one in families().values() if one.synchronous and not one.needs_costs)
+    chosen = families_named(names)
+    if not names:
+        return tuple(one.name for one in chosen if one.synchronous and not one.needs_costs)
+    for one in chosen:
+        if one.needs_costs:
+            raise ScheduleError(
+                f"{one.name} is searched anew for every set of costs, too long for a plan of thousands; "
+                "plan without it, then compare it on the choice"
+            )
+    return tuple(one.name for one in chosen)
 
 
 def _with_pareto(choices: Sequence[Choice]) -> tuple[Choice, ...]:

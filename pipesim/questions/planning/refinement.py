@@ -158,7 +158,7 @@ def confirm(finalist: Finalist) -> Confirmed | str:
     try:
         prediction = predict(finalist.scenario)
     except PipesimError as error:
-        return str(error).splitlines()[0].rstrip(":")
+        return error.headline
     if prediction.fits is False:
         return DOES_NOT_FIT
     return Confirmed(finalist.timed, prediction, losses_of(prediction))

@@ -65,7 +65,7 @@ def time_shape(task: ShapeTask) -> ShapeTimes:
             try:
                 one, reason = _timed(task.scenario, candidate, programs), DOES_NOT_FIT
             except PipesimError as error:
-                one, reason = None, str(error).splitlines()[0].rstrip(":")
+                one, reason = None, error.headline
             if one is None:
                 rejected[reason] = rejected.get(reason, 0) + 1
             else:

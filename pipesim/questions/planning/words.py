@@ -25,13 +25,14 @@ def recommendation(choice: Choice, num_tokens: float = 1e12) -> str:
     sizes = [f"tensor {cut.tensor}", f"pipeline {cut.pipeline}", f"data {cut.data}"]
     sizes += [f"context {cut.context}"] if cut.context > 1 else []
     sizes += [f"expert {cut.expert}"] if cut.expert > 1 else []
+    shared = ", sequence parallel" if scenario.parallel.sequence_parallel else ""
     recompute = (
         "nothing recomputed"
         if choice.candidate.recompute == "none"
         else f"{choice.candidate.recompute} recompute"
     )
     text = (
-        f"{model.name} on {cluster.device_words(cut.pipeline)}: {' x '.join(sizes)}, "
+        f"{model.name} on {cluster.device_words(cut.pipeline)}: {' x '.join(sizes)}{shared}, "
         f"{choice.result.label}, micro-batch {cut.micro}, {recompute}: {choice.step_time_s:.3g} s a step of "
         f"{scenario.batch.global_size} sequences"
     )

@@ -25,7 +25,7 @@ SYNC, OPTIMIZER = "#7a6fb0", "#9c755f"
 LIMIT, MISFIT_HATCH, MISFIT_COLOUR = "#e15759", "///", "#e8b9b9"
 MISFIT_WORDS = "does not fit in memory"
 _LETTERS_AN_INCH = 13
-_DOTS_AN_INCH = 150
+_DOTS_AN_INCH, _DOTS_ON_SCREEN = 150, 80
 _MARKERS = "osD^vP*X<>"
 _FILLS = ("full", "none", "bottom")
 _LINES = ("-", "--", ":")
@@ -35,7 +35,7 @@ class ShownFigure(Figure):
     """A figure that a notebook shows as it is; it has no window and is in no list of open figures."""
 
     def _repr_png_(self) -> bytes:
-        return png(self)
+        return png(self, _DOTS_ON_SCREEN)
 
 
 def new_figure(width: float, height: float, num_rows: int = 1) -> tuple[Figure, list[Axes]]:
@@ -107,11 +107,11 @@ def quiet_glyphs() -> Iterator[None]:
         yield
 
 
-def png(figure: Figure) -> bytes:
+def png(figure: Figure, dots_an_inch: int = _DOTS_AN_INCH) -> bytes:
     """Draw a figure as a PNG, the same bytes every time."""
     stream = io.BytesIO()
     with quiet_glyphs():
-        figure.savefig(stream, format="png", dpi=_DOTS_AN_INCH)
+        figure.savefig(stream, format="png", dpi=dots_an_inch)
     return stream.getvalue()
 
 
