@@ -52,6 +52,16 @@ def test_shares_are_gathered_inside_the_node():
     assert after.weight_gradient_s == pytest.approx(before.weight_gradient_s)
 
 
+def test_a_set_fitted_to_software_that_gathers_has_that_in_its_numbers():
+    whole, cut = (
+        build_costs(scenario("efficiency=a100-megatron", f"network.scatter_gather={on}"), num_chunks=1)
+        for on in ("false", "true")
+    )
+    assert cut.boundary_bytes == pytest.approx(whole.boundary_bytes / 8)
+    assert cut.forward_s == pytest.approx(whole.forward_s)
+    assert cut.backward_s == pytest.approx(whole.backward_s)
+
+
 @pytest.mark.parametrize(
     ("efficiency", "on"),
     [

@@ -187,6 +187,37 @@ def test_deepseek_v3_on_2048_h800_fits():
 
 
 @pytest.mark.parametrize(
+    ("machine", "nodes", "devices", "pipeline", "chunks", "expert"),
+    [("gb200-nvl72", 4, 64, 4, 4, 64), ("hgx-b200", 32, 8, 16, 1, 8)],
+)
+def test_deepseek_v3_on_256_blackwell_fits(machine, nodes, devices, pipeline, chunks, expert):
+    """Layouts of Megatron-Bridge's performance summary, MXFP8: they ran, in racks of 64 and nodes of 8."""
+    mapping = {
+        "model": "deepseek-v3",
+        "cluster": {
+            "machine": machine,
+            "num_nodes": nodes,
+            "gpus_per_node": devices,
+            "nics_per_node": devices,
+        },
+        "parallel": {
+            "pipeline": pipeline,
+            "virtual_stages": chunks,
+            "expert": expert,
+            "expert_dispatch": "hybridep",
+        },
+        "batch": {"global": 4096},
+        "schedule": "interleaved-1f1b" if chunks > 1 else "1f1b",
+        "precision": {"compute": "fp8", "activation_format": "mxfp8", "optimizer_bytes": 8},
+        "optimizer": "sharded",
+        "recompute": "selective",
+        "recompute_modules": ["mla_up_proj", "moe_act"],
+        "layers": "balanced",
+    }
+    assert simulate_scenario(scenario_from_mapping(mapping)).metrics.fits_memory
+
+
+@pytest.mark.parametrize(
     ("overrides", "key", "words"),
     [
         (

@@ -135,7 +135,7 @@ def test_a_large_model_has_memory_and_an_error_band(tmp_path):
     assert "zb-v v2 is the fastest of 3 schedules that fit in memory: 14.07 s" in headline
     assert "nine times of ten" in headline
     assert "(8.51 %) less a step than 1f1b" in sentences
-    assert "45.7 GB of its 80 GB" in sentences
+    assert "44.8 GB of its 80 GB" in sentences
     assert "does not fit in the device's memory: gpipe" in sentences
     assert ["cluster.accelerator", "a100-sxm-80, 80 GB (74.5 GiB) of memory"] in found.table("where numbers")
     parts = {row[0] for row in found.table("Parts that add up")[1:]}

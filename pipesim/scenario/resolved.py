@@ -324,7 +324,8 @@ class Efficiency:
     weight_gradient_placeholders: bool = False
     """One 16-bit buffer for each distinct weight shape of a rank stays allocated beside the gradients."""
     scatter_gather: bool = False
-    """Tensor-parallel devices send shares of what sequence parallelism leaves whole, and gather it."""
+    """Tensor-parallel devices send shares of what sequence parallelism leaves whole, and gather it; the other
+    numbers, fitted so, allow for that."""
     step_overhead_s: float = 0.0
     """Seconds of a step beside all that is modelled; counted with the optimizer."""
     gemm_nvfp4: float | None = None

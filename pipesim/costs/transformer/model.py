@@ -80,7 +80,8 @@ def model_costs(
     is_cut = parallel.sequence_parallel or scenario.scatter_gather
     boundary = np.full(num_stages, message_bytes(setting) / (parallel.tensor if is_cut else 1))
     boundary[-1] = 0.0
-    if scenario.scatter_gather:
+    # A set that was fitted to software which gathers has that in its numbers.
+    if scenario.scatter_gather and not efficiency.scatter_gather:
         gathers = np.full(num_stages, boundary_gather_s(setting))
         forward_parts["boundary_gather"] = np.where(np.arange(num_stages) > 0, gathers, 0.0)
         backward_parts["boundary_gather"] = np.where(boundary > 0, gathers, 0.0)

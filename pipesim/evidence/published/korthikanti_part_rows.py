@@ -33,8 +33,6 @@ def layer_rows(lines: Iterable[TableLine]) -> list[PublishedRow]:
             recompute=recompute,
             sequence_parallel="sequence" in words,
         )
-        # A layer alone hands nothing on.
-        scenario["network"] = {"scatter_gather": False}
         rows.append(PublishedRow(name, scenario, line.number_of("combined_ms") / 1e3, line["source"]))
     return rows
 
