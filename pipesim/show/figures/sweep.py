@@ -36,6 +36,14 @@ _SHORT = {
     "batch.global": "global",
     "num_gpus": "GPUs",
 }
+_NUMBERS = ("num_microbatches", "bubble_ratio", "step_time_s", *_SIZES, "num_gpus")
+_SOME_NUMBERS = (
+    "model_tflops_per_gpu",
+    "memory_limit_bytes",
+    "intra_node_bytes_per_s",
+    "inter_node_bytes_per_s",
+)
+"""Numbers that a row has where its costs are those of a model."""
 _ALWAYS_NAMED = ("parallel.pipeline", "parallel.tensor")
 _MAX_LINES = 30
 
@@ -54,7 +62,24 @@ def read_sweep(path: str | Path) -> pd.DataFrame:
     done = frame[frame["status"] == "ok"].reset_index(drop=True)
     if done.empty:
         raise ScenarioError("has no row with a result", file=str(path))
+    for column in (*_NUMBERS, *_SOME_NUMBERS):
+        _check_numbers(done, column, str(path))
     return done
+
+
+def _check_numbers(frame: pd.DataFrame, column: str, file: str) -> None:
+    """Turn a column into numbers above zero, which every row has, or some rows of `_SOME_NUMBERS`."""
+    import pandas as pd
+
+    if column not in frame.columns:
+        if column in _NUMBERS:
+            raise ScenarioError("is missing; every table of a sweep has it", file=file, key=column)
+        return
+    numbers = pd.to_numeric(frame[column], errors="coerce").astype(float)
+    wrong = ~((numbers >= 0) & (numbers < np.inf)) & (frame[column].notna() | (column in _NUMBERS))
+    if wrong.any():
+        raise ScenarioError(f"found {str(frame[column][wrong].iloc[0])[:60]!r}", file=file, key=column)
+    frame[column] = pd.to_numeric(frame[column])
 
 
 def plot_sweep(frame: pd.DataFrame, kind: str, title: str, path: str | Path) -> None:
