@@ -101,6 +101,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
     (made / "trace.json.gz").write_bytes(gzip.compress(json.dumps(_trace()).encode()))
     (made / "steps.csv").write_text("batch.global,parallel.data,step_time\n128,2,9.5 s\n256,2,17\n256,2,\n")
     check(("sweep", TEACHING, "-o", made / "rows.csv", "--vary", "batch.microbatches=4,8", "--workers", "1"))
+    check(("sweep", GPT3, "-o", made / "memory.csv", "--vary", "batch.global=128,256", "--workers", "1"))
     digest = Sweep(read_yaml_mapping(TEACHING), (parse_axis("seed=1,2"),), str(TEACHING)).digest()
     with Journal(made / "rows.journal", digest, 2) as journal:
         journal.append(0, {"row": 0, "seed": 1, "status": "failed", "reason": "was stopped"})
@@ -150,6 +151,10 @@ def kinds(folder: Path) -> dict[str, Kind]:
                 "-o",
                 output.with_suffix(".svg"),
             ),
+        ),
+        "table of a sweep, memory": Kind(
+            (made / "memory.csv",),
+            lambda path: ("plot", "sweep", path, "--kind", "memory-stage", "-o", output.with_suffix(".svg")),
         ),
         "journal": Kind((made / "rows.journal",), resumed),
         "hf": Kind(tuple(sorted((SCENARIOS / "configs").glob("*.json"))), importing("hf")),

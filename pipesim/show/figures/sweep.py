@@ -37,12 +37,7 @@ _SHORT = {
     "num_gpus": "GPUs",
 }
 _NUMBERS = ("num_microbatches", "bubble_ratio", "step_time_s", *_SIZES, "num_gpus")
-_SOME_NUMBERS = (
-    "model_tflops_per_gpu",
-    "memory_limit_bytes",
-    "intra_node_bytes_per_s",
-    "inter_node_bytes_per_s",
-)
+_SOME_NUMBERS = ("model_tflops_per_gpu", "memory_limit_bytes", "inter_node_bytes_per_s")
 """Numbers that a row has where its costs are those of a model."""
 _ALWAYS_NAMED = ("parallel.pipeline", "parallel.tensor")
 _MAX_LINES = 30
@@ -226,7 +221,11 @@ def _weak_scaling(axis: Any, frame: pd.DataFrame) -> None:
 def _memory_stage(axis: Any, frame: pd.DataFrame) -> None:
     _needed(frame, "peak_memory_bytes_by_rank", "memory of ranks; it needs costs that state bytes")
     for number, (label, rows) in enumerate(_lines(frame, [])):
-        of_ranks = [float(word) / 1e9 for word in str(rows["peak_memory_bytes_by_rank"].iloc[0]).split()]
+        stated = str(rows["peak_memory_bytes_by_rank"].iloc[0])
+        try:
+            of_ranks = [float(word) / 1e9 for word in stated.split()]
+        except ValueError:
+            raise ScenarioError(f"found {stated[:60]!r}", key="peak_memory_bytes_by_rank") from None
         axis.plot(range(len(of_ranks)), of_ranks, label=label, **_style(number))
     for limit in frame["memory_limit_bytes"].dropna().unique():
         axis.axhline(limit / 1e9, color="#e15759", linestyle="--", label="device memory")
