@@ -227,7 +227,8 @@ def _memory_stage(axis: Any, frame: pd.DataFrame) -> None:
         except ValueError:
             raise ScenarioError(f"found {stated[:60]!r}", key="peak_memory_bytes_by_rank") from None
         axis.plot(range(len(of_ranks)), of_ranks, label=label, **_style(number))
-    for limit in frame["memory_limit_bytes"].dropna().unique():
+    limits = frame.get("memory_limit_bytes")
+    for limit in () if limits is None else limits.dropna().unique():
         axis.axhline(limit / 1e9, color="#e15759", linestyle="--", label="device memory")
     axis.set_ylim(bottom=0)
     axis.set_xlabel("pipeline rank")
