@@ -100,6 +100,8 @@ def kinds(folder: Path) -> dict[str, Kind]:
     (made / "trace.json").write_text(json.dumps(_trace()))
     (made / "trace.json.gz").write_bytes(gzip.compress(json.dumps(_trace()).encode()))
     (made / "steps.csv").write_text("batch.global,parallel.data,step_time\n128,2,9.5 s\n256,2,17\n256,2,\n")
+    published = (PUBLISHED / "megatron_sc21_table1.csv").read_text().splitlines(keepends=True)
+    (made / "published.csv").write_text("".join(published[:3]))
     check(("sweep", TEACHING, "-o", made / "rows.csv", "--vary", "batch.microbatches=4,8", "--workers", "1"))
     check(("sweep", GPT3, "-o", made / "memory.csv", "--vary", "batch.global=128,256", "--workers", "1"))
     digest = Sweep(read_yaml_mapping(TEACHING), (parse_axis("seed=1,2"),), str(TEACHING)).digest()
@@ -137,9 +139,7 @@ def kinds(folder: Path) -> dict[str, Kind]:
         "measured steps": Kind(
             (made / "steps.csv",), lambda path: ("calibrate", "--measured", path, "--scenario", GPT3)
         ),
-        "published table": Kind(
-            (PUBLISHED / "megatron_sc21_table1.csv",), lambda path: ("accuracy", "sc21", "--rows", path)
-        ),
+        "published table": Kind((made / "published.csv",), lambda path: ("accuracy", "sc21", "--rows", path)),
         "table of a sweep": Kind(
             (made / "rows.csv",),
             lambda path: (
