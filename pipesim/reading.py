@@ -9,6 +9,7 @@ import io
 import json
 import os
 import stat
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -83,7 +84,7 @@ def read_bytes(path: str | Path, *, large: bool = False) -> bytes:
                 content = stream.read(max_mib * _MIB + 1)
     except EOFError:
         raise ScenarioError("cannot be read: is not whole", file=file) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, zlib.error) as error:
         reason = "is not packed by gzip" if isinstance(error, gzip.BadGzipFile) else _reason(error)
         raise ScenarioError(f"cannot be read: {reason}", file=file) from None
     if len(content) > max_mib * _MIB:
@@ -230,4 +231,4 @@ def _too_large(max_mib: int, *, large: bool) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

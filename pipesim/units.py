@@ -21,7 +21,7 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 
-_SMALLEST, _LARGEST = 1e-30, 1e30
+SMALLEST, LARGEST = 1e-30, 1e30
 _SMALLEST_SHARE = 1e-6
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
@@ -247,8 +247,8 @@ def _in_range(
     if not math.isfinite(number) or number < 0 or (positive and number == 0):
         allowed = "above zero" if positive else "of at least zero"
         _refuse(f"found {_show(value)}; needed: a finite value {allowed}, {what}", key, file)
-    if number and not _SMALLEST <= number <= _LARGEST:
-        bounds = f"between {_SMALLEST:g} and {_LARGEST:g} in SI units"
+    if number and not SMALLEST <= number <= LARGEST:
+        bounds = f"between {SMALLEST:g} and {LARGEST:g} in SI units"
         _refuse(f"found {_show(value)}; needed: a value {bounds}, {what}", key, file)
     return number
 

@@ -396,3 +396,23 @@ def test_a_column_occurs_once(tmp_path):
     table.write_text("batch.global,step_time,step_time\n512,35,36\n")
     status, message = pipesim("calibrate", "--measured", table, "--scenario", GPT3)
     assert (status, message) == (2, f"{table}: has two columns 'step_time'")
+
+
+def test_without_numba_what_needs_it_is_skipped_with_the_reason():
+    code = "import sys; sys.modules['numba'] = None; from pipesim.cli import main; main()"
+    command = [sys.executable, "-c", code, "compare", TEACHING, "--schedules", "1f1b,zb-2p,auto", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert [result["schedule"] for result in found["results"]] == ["1f1b"]
+    assert [entry["schedule"] for entry in found["skipped"]] == ["zb-2p", "auto"]
+    assert all("pip install numba" in entry["reason"] for entry in found["skipped"])
+
+
+def test_a_long_or_unprintable_message_is_shortened_and_shown():
+    code = "from pipesim.cli import main; main()"
+    command = [sys.executable, "-c", code, "simulate", TEACHING, "--set", "name=\x1b[31m" + "x" * 50_000]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "\x1b" not in done.stderr
+    assert len(done.stderr) < 5_000

@@ -22,7 +22,9 @@ from pipesim.costs.network.alpha_beta import Algorithm, LinkCost, Number, PointT
 from pipesim.costs.table import Array, CostTable, GradientCollective
 from pipesim.errors import ScenarioError
 from pipesim.files import write_text
+from pipesim.scenario.counts import as_count
 from pipesim.scenario.loading import read_yaml_mapping
+from pipesim.units import LARGEST, SMALLEST
 
 FORMAT = "pipesim cost table 1"
 
@@ -216,6 +218,10 @@ class _Source:
             raise self.error(key, f"found {value!r}; a finite number is needed") from None
         if found < 0:
             raise self.error(key, f"found {value!r}; it cannot be negative")
+        if found and not SMALLEST <= found <= LARGEST:
+            raise self.error(
+                key, f"found {value!r}; between {SMALLEST:g} and {LARGEST:g} is allowed, or zero"
+            )
         return found if self.exact else float(value)
 
     def plain_number(self, value: Any, key: str) -> float:
@@ -228,9 +234,7 @@ class _Source:
         return found
 
     def count(self, value: Any, key: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.error(key, f"found {value!r}; a whole number of at least 1 is needed")
-        return value
+        return as_count(value, file=self.file, key=key)
 
     def rank(self, value: Any, key: str) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -191,8 +191,9 @@ class Variables:
             found: Value = value if isinstance(value, list) else [] if value is None else [value]
             return str(len(found)) if length else found if not rest else self.unknown(f"${{{body}}}")
         if index is not None:
-            if isinstance(value, list) and index.isdecimal() and int(index) < len(value) and not rest:
-                return value[int(index)]
+            place = int(index) if re.fullmatch("[0-9]{1,9}", index) else None
+            if isinstance(value, list) and place is not None and place < len(value) and not rest:
+                return value[place]
             return self.unknown(f"${{{body}}}")
         plain = self._value(name)
         if length:

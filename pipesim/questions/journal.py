@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from contextlib import suppress
 from io import FileIO
 from pathlib import Path
@@ -59,7 +60,7 @@ class Journal:
     def append(self, index: int, row: dict[str, Any]) -> None:
         """Keep a row."""
         self.rows[index] = row
-        self._write({"row": index, "values": row})
+        self._write({"row": index, "values": row, "check": _checksum(index, row)})
 
     def remove(self) -> None:
         """Delete the file: the sweep is complete and written elsewhere."""
@@ -100,8 +101,10 @@ class Journal:
                 file=str(self.path),
             )
         for number, entry in enumerate(entries[1:], start=2):
-            index, values = entry.get("row"), entry.get("values")
-            if type(index) is not int or not 0 <= index < header["num_rows"] or not isinstance(values, dict):
+            index: Any = entry.get("row")
+            values: Any = entry.get("values")
+            whole = isinstance(values, dict) and entry.get("check") == _checksum(index, values)
+            if not whole or type(index) is not int or not 0 <= index < header["num_rows"]:
                 raise self._damaged(number)
             self.rows[index] = values
         return sum(len(line) + 1 for line in lines)
@@ -158,6 +161,11 @@ def _lock(stream: FileIO) -> bool:
     except OSError:  # a file system without locks
         pass
     return True
+
+
+def _checksum(index: Any, row: Any) -> int:
+    """Of a row as it was written: a changed digit is still JSON."""
+    return zlib.crc32(json.dumps([index, row]).encode())
 
 
 def _first_line(header: dict[str, Any]) -> bytes:

@@ -36,6 +36,9 @@ _SHORT = {
     "batch.global": "global",
     "num_gpus": "GPUs",
 }
+_NUMBERS = ("num_microbatches", "bubble_ratio", "step_time_s", *_SIZES, "num_gpus")
+_SOME_NUMBERS = ("model_tflops_per_gpu", "memory_limit_bytes", "inter_node_bytes_per_s")
+"""Numbers that a row has where its costs are those of a model."""
 _ALWAYS_NAMED = ("parallel.pipeline", "parallel.tensor")
 _MAX_LINES = 30
 
@@ -54,7 +57,24 @@ def read_sweep(path: str | Path) -> pd.DataFrame:
     done = frame[frame["status"] == "ok"].reset_index(drop=True)
     if done.empty:
         raise ScenarioError("has no row with a result", file=str(path))
+    for column in (*_NUMBERS, *_SOME_NUMBERS):
+        _check_numbers(done, column, str(path))
     return done
+
+
+def _check_numbers(frame: pd.DataFrame, column: str, file: str) -> None:
+    """Turn a column into numbers above zero, which every row has, or some rows of `_SOME_NUMBERS`."""
+    import pandas as pd
+
+    if column not in frame.columns:
+        if column in _NUMBERS:
+            raise ScenarioError("is missing; every table of a sweep has it", file=file, key=column)
+        return
+    numbers = pd.to_numeric(frame[column], errors="coerce").astype(float)
+    wrong = ~((numbers >= 0) & (numbers < np.inf)) & (frame[column].notna() | (column in _NUMBERS))
+    if wrong.any():
+        raise ScenarioError(f"found {str(frame[column][wrong].iloc[0])[:60]!r}", file=file, key=column)
+    frame[column] = pd.to_numeric(frame[column])
 
 
 def plot_sweep(frame: pd.DataFrame, kind: str, title: str) -> Figure:
@@ -203,7 +223,11 @@ def _weak_scaling(axis: Any, frame: pd.DataFrame) -> None:
 def _memory_stage(axis: Any, frame: pd.DataFrame) -> None:
     _needed(frame, "peak_memory_bytes_by_rank", "memory of ranks; it needs costs that state bytes")
     for number, (label, rows) in enumerate(_lines(frame, [])):
-        of_ranks = [float(word) / 1e9 for word in str(rows["peak_memory_bytes_by_rank"].iloc[0]).split()]
+        stated = str(rows["peak_memory_bytes_by_rank"].iloc[0])
+        try:
+            of_ranks = [float(word) / 1e9 for word in stated.split()]
+        except ValueError:
+            raise ScenarioError(f"found {stated[:60]!r}", key="peak_memory_bytes_by_rank") from None
         axis.plot(range(len(of_ranks)), of_ranks, label=label, **form_of(number))
     axis.set_ylim(bottom=0)
     draw_limit(axis, *sorted(frame["memory_limit_bytes"].dropna().unique() / 1e9))
