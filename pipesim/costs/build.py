@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from pipesim.costs.direct import direct_costs
-from pipesim.costs.file import read_cost_table
 from pipesim.costs.table import CostTable
 from pipesim.costs.transformer.model import model_costs
 from pipesim.errors import ScenarioError
@@ -89,6 +88,8 @@ def _require_torch(scenario: ResolvedScenario) -> None:
 
 
 def _costs_from_file(scenario: ResolvedScenario, name: str, num_chunks: int) -> CostTable:
+    from pipesim.costs.file import read_cost_table
+
     path = Path(name)
     if scenario.file is not None:
         path = Path(scenario.file).parent / path

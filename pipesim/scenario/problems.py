@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import PydanticCustomError
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.nearest import did_you_mean
@@ -24,6 +25,11 @@ _NEEDED = {
     "model_attributes_type": "a mapping of keys is needed",
     "dict_type": "a mapping of keys is needed",
 }
+
+
+def refused(reason: str) -> PydanticCustomError:
+    """Give what a validator raises, `reason` being the whole message."""
+    return PydanticCustomError("refused", "{reason}", {"reason": reason})
 
 
 def as_scenario_error(error: ValidationError, schema: type[BaseModel], *, file: str | None) -> ScenarioError:
@@ -72,18 +78,19 @@ def _message(item: Any, schema: type[BaseModel]) -> str:
         about = _description(field, str(location[-1]))
         return f"missing{f'; needed: {about}' if about else ''}"
     if kind in _NEEDED:
-        return f"found {_shown(value)}; {_NEEDED[kind]}"
+        return f"found {shown(value)}; {_NEEDED[kind]}"
     if kind == "greater_than_equal":
-        return f"found {_shown(value)}; at least {context['ge']} is needed"
+        return f"found {shown(value)}; at least {context['ge']} is needed"
     if kind == "less_than_equal":
-        return f"found {_shown(value)}; at most {context['le']} is allowed"
+        return f"found {shown(value)}; at most {context['le']} is allowed"
     if kind == "literal_error":
         allowed = str(context["expected"]).replace("'", "").replace(" or ", ", ").split(", ")
-        return f"found {_shown(value)}{did_you_mean(str(value), allowed)}; allowed: {', '.join(allowed)}"
+        return f"found {shown(value)}{did_you_mean(str(value), allowed)}; allowed: {', '.join(allowed)}"
     return str(item["msg"])
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """Write what was found as a file would, shortened."""
     text = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -102,6 +109,8 @@ def _description(model: type[BaseModel], key: str) -> str | None:
 
 def _model_at(model: type[BaseModel], location: Sequence[str | int]) -> type[BaseModel]:
     for part in location:
+        if isinstance(part, int):
+            continue
         field = next((f for name, f in model.model_fields.items() if (f.alias or name) == part), None)
         inner = None if field is None else _model_in(field.annotation)
         if inner is None:

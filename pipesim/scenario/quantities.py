@@ -7,10 +7,10 @@ from fractions import Fraction
 from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator
-from pydantic_core import PydanticCustomError
 
 from pipesim import units
 from pipesim.errors import ScenarioError
+from pipesim.scenario.problems import refused
 
 Number = float | Fraction
 PerStage = Number | tuple[Number, ...]
@@ -21,7 +21,7 @@ def _checked(parse: Callable[..., Any], **options: bool) -> PlainValidator:
         try:
             return parse(value, **options)
         except ScenarioError as error:
-            raise PydanticCustomError("quantity", "{reason}", {"reason": error.message}) from None
+            raise refused(error.message) from None
 
     return PlainValidator(validate)
 

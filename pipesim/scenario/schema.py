@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
-from pydantic_core import PydanticCustomError
 
 from pipesim.scenario.nearest import did_you_mean
+from pipesim.scenario.problems import refused
 from pipesim.scenario.quantities import (
     Bytes,
     BytesPerS,
@@ -56,7 +56,7 @@ def _layer_frequency(value: object) -> int | tuple[int, ...] | None:
     if entries and all(type(entry) is int and entry in (0, 1) for entry in entries):
         return tuple(entries)
     reason = f"found {value!r}; needed: a whole number of at least 1, or a list with one 0 or 1 a layer"
-    raise PydanticCustomError("choice", "{reason}", {"reason": reason})
+    raise refused(reason)
 
 
 class ModelKeys(Keys):
@@ -117,7 +117,7 @@ def _factory(value: object) -> object:
     if isinstance(value, str) and re.fullmatch(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", value):
         return value
     reason = f"found {value!r}; the form module:factory is needed, such as resnet:resnet50"
-    raise PydanticCustomError("choice", "{reason}", {"reason": reason})
+    raise refused(reason)
 
 
 class TorchModelKeys(Keys):
@@ -211,10 +211,10 @@ class ScheduleKeys(BaseModel):
     @model_validator(mode="after")
     def _one_of(self) -> ScheduleKeys:
         if (self.name is None) == (self.csv is None):
-            raise PydanticCustomError("choice", "needed: either a name (with options) or a csv file")
+            raise refused("needed: either a name (with options) or a csv file")
         if self.csv is not None and self.model_extra:
             options = ", ".join(sorted(self.model_extra))
-            raise PydanticCustomError("choice", "a csv schedule takes no options, found {o}", {"o": options})
+            raise refused(f"a csv schedule takes no options, found {options}")
         return self
 
 
@@ -339,7 +339,7 @@ def _layer_split(value: object) -> LayerSplit:
         return LayerSplit("even" if value == "even" else "balanced")
     if not isinstance(value, (list, tuple)) or not value:
         reason = f"found {value!r}; needed: even, balanced, or a list with the layers of each stage"
-        raise PydanticCustomError("choice", "{reason}", {"reason": reason})
+        raise refused(reason)
     for stage, layers in enumerate(value):
         least = 0 if stage in (0, len(value) - 1) else 1
         if isinstance(layers, bool) or not isinstance(layers, int) or layers < least:
@@ -347,7 +347,7 @@ def _layer_split(value: object) -> LayerSplit:
                 f"stage {stage}: found {layers!r}; a whole number of at least {least} is needed "
                 "(only the first and the last stage, with embedding and head, may have no layer)"
             )
-            raise PydanticCustomError("choice", "{reason}", {"reason": reason})
+            raise refused(reason)
     return LayerSplit("list", tuple(value))
 
 
@@ -358,7 +358,7 @@ def _level(value: object) -> object:
     allowed = [*get_args(OptimizerLevel), *names]
     if level is not None and level not in allowed:
         reason = f"found {value!r}{did_you_mean(str(value), allowed)}; allowed: {', '.join(allowed)}"
-        raise PydanticCustomError("choice", "{reason}", {"reason": reason})
+        raise refused(reason)
     return level
 
 
