@@ -13,7 +13,7 @@ from pipesim.costs import CostTable
 from pipesim.costs.network.fabric import UnlikeReplicasError
 from pipesim.costs.variation import vary
 from pipesim.errors import DeadlockError, ScenarioError
-from pipesim.ir import find_hang, has_messages, lower, with_step_end
+from pipesim.ir import find_hang, has_messages, with_step_end
 from pipesim.ir.actions import Lowered, Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import measure
@@ -167,7 +167,8 @@ def _compiled(prepared: Prepared, *, shares_wires: bool) -> tuple[Timeline | Non
         raise ScenarioError(reason[1], file=prepared.scenario.file, key=reason[0])
     scenario, costs, program = prepared.scenario, prepared.costs, prepared.program
     timeline = program.timeline(costs, sends_block=scenario.p2p_mode == "send-blocking")
-    if scenario.network_mode == "ideal" or not program.contends(timeline, costs):
+    mode = scenario.network_mode
+    if mode == "ideal" or not program.contends(timeline, costs, mode=mode):
         return timeline, "compiled"
     return (None, None) if shares_wires else (timeline, "compiled alone")
 
@@ -196,14 +197,14 @@ def _lowered(prepared: Prepared) -> Lowered:
     scenario, schedule = prepared.scenario, prepared.schedule
     tied = prepared.costs.tied_embedding is not None
     if scenario.p2p_mode != "blocking":
-        return lower(schedule, tied_embedding=tied)
+        return prepared.laid.lowered(receive="early", tied_embedding=tied)
     if scenario.schedule.csv is not None and prepared.shape is None:
         stated = Schedule.from_csv(read_csv_text(scenario.schedule.csv), name=schedule.name)
         if has_messages(stated):
             if (hang := find_hang(stated, "exchanged")) is not None:
                 raise DeadlockError(f"{scenario.schedule.csv}: {hang}")
             return with_step_end(stated, tied_embedding=tied)
-    return lower(schedule, receive="batched", tied_embedding=tied)
+    return prepared.laid.lowered(receive="batched", tied_embedding=tied)
 
 
 def _slowest_replica(timeline: Timeline) -> Timeline:

@@ -207,7 +207,7 @@ class _Asked:
     arguments: tuple[tuple[tuple[int, int], ...], Mapping[Any, Reduction], bool] = field(compare=False)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _kept_traffic(asked: _Asked) -> Traffic:
     """Work out traffic once for all steps of a schedule, and for all schedules that send along the same."""
     return asked.fabric._traffic(*asked.arguments)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
+from pipesim.costs.reductions import bucket_share
 from pipesim.costs.rows import exposed_exchange_s
 from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.ir.actions import Lowered, Op
@@ -21,7 +22,7 @@ from pipesim.timing.engine.link import Mail
 from pipesim.timing.engine.network import NetworkMode
 from pipesim.timing.engine.pace import Pace
 from pipesim.timing.engine.program import RECEIVE, SEND, Program, prepare
-from pipesim.timing.engine.wires import LinkMaker, Wires, bucket_share
+from pipesim.timing.engine.wires import LinkMaker, Wires
 
 P2pMode = Literal["overlapped", "send-blocking", "blocking"]
 

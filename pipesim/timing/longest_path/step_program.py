@@ -7,7 +7,7 @@ computations, then each rank's reductions one after the other, then all optimize
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -245,15 +245,17 @@ class StepProgram:
         begin = max(sync_end[rank][-1] for rank in self.columns[0][self.embedding_rows])
         return begin, begin + float(collective.seconds)
 
-    def contends(self, timeline: Timeline, costs: CostTable) -> bool:
-        """Whether anything in a timeline occupies a wire that something else occupies at the same time."""
+    def contends(
+        self, timeline: Timeline, costs: CostTable, *, mode: Literal["fair", "fifo"] = "fair"
+    ) -> bool:
+        """Whether shared wires would change a timeline; see `wires_contend`."""
         if costs.gradient_buckets is not None:
             return True
         sender = self.prepared.needs.producer[self.receiver]
         rank = self.schedule.rank
         if costs.fabric is not None:
             ends = np.stack([rank[sender], rank[self.receiver]], axis=1)
-            return wires_contend(timeline, costs, self.send_rows, ends)
+            return wires_contend(timeline, costs, self.send_rows, ends, mode=mode)
         link = rank[sender].astype(np.int64) * self.schedule.num_ranks + rank[self.receiver]
         ends_of = {int(key): divmod(int(key), self.schedule.num_ranks) for key in np.unique(link)}
         latency = {key: float(costs.p2p(*ends).latency_s) for key, ends in ends_of.items()}
