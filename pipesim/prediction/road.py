@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -22,7 +23,7 @@ from pipesim.prediction.programs import Programs
 from pipesim.prediction.result import Prediction, TimedBy
 from pipesim.prediction.schedule_source import read_csv_text
 from pipesim.scenario import ResolvedScenario
-from pipesim.timing.engine import simulate
+from pipesim.timing.engine import GiveUp, TooLongError, simulate
 
 Timing = Literal["engine", "fast", "compiled"]
 """The engine; the compiled evaluator where it gives the engine's numbers, else the engine; the compiled
@@ -66,6 +67,34 @@ def predict(
     return predict_prepared(prepared, timing=timing)
 
 
+def predict_within(prepared: Prepared, limit_s: float) -> Prediction | float:
+    """Simulate what `prepare` put together, or give up once the step is certain to take longer.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        Schedule and costs.
+    limit_s : float
+        Seconds; how long a step is still of interest. Not heeded with jitter, where nothing bounds a step.
+
+    Returns
+    -------
+    Prediction or float
+        The step, or the seconds that it takes at least, more than `limit_s`.
+
+    Raises
+    ------
+    DeadlockError
+        If transfers block and the ranks wait for each other for ever.
+    """
+    if not math.isfinite(limit_s) or prepared.scenario.jitter is not None:
+        return predict_prepared(prepared)
+    try:
+        return _prediction(prepared, _by_engine(prepared, 0, limit_s), "engine")
+    except TooLongError as known:
+        return known.least_s
+
+
 def predict_prepared(prepared: Prepared, *, timing: Timing = "engine", repeat: int = 0) -> Prediction:
     """Time what `prepare` put together.
 
@@ -90,6 +119,10 @@ def predict_prepared(prepared: Prepared, *, timing: Timing = "engine", repeat: i
         timeline, timed_by = _compiled(prepared, shares_wires=timing == "fast")
     if timeline is None or timed_by is None:
         timeline, timed_by = _by_engine(prepared, repeat), "engine"
+    return _prediction(prepared, timeline, timed_by)
+
+
+def _prediction(prepared: Prepared, timeline: Timeline, timed_by: TimedBy) -> Prediction:
     return Prediction(
         scenario=prepared.scenario,
         schedule=prepared.schedule,
@@ -173,11 +206,13 @@ def _compiled(prepared: Prepared, *, shares_wires: bool) -> tuple[Timeline | Non
     return (None, None) if shares_wires else (timeline, "compiled alone")
 
 
-def _by_engine(prepared: Prepared, repeat: int) -> Timeline:
+def _by_engine(prepared: Prepared, repeat: int, limit_s: float = math.inf) -> Timeline:
     """Simulate one step; where one replica cannot stand for all, all, of which the slowest is returned."""
     scenario, costs = prepared.scenario, prepared.costs
     lowered = _lowered(prepared)
-    run = partial(simulate, lowered, costs, p2p=scenario.p2p_mode, network=scenario.network_mode)
+    give_up = GiveUp(limit_s, prepared.program.left_s(costs)) if math.isfinite(limit_s) else None
+    p2p, network = scenario.p2p_mode, scenario.network_mode
+    run = partial(simulate, lowered, costs, p2p=p2p, network=network, give_up=give_up)
 
     def varied(num_replicas: int) -> dict[str, Any]:
         if scenario.jitter is None:

@@ -18,6 +18,7 @@ from pipesim.ir import NONE, embedding_copies
 from pipesim.ir.actions import IntArray, Op, Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.timing.longest_path.contention import wires_contend
+from pipesim.timing.longest_path.left import least_left_s
 from pipesim.timing.longest_path.prepared import PreparedSchedule
 
 FloatArray = npt.NDArray[np.float64]
@@ -190,6 +191,16 @@ class StepProgram:
             begin = np.minimum.reduceat(compute_start, self.schedule.offsets[:-1])
             return float((ready + optimizer - begin).max())
         return float(max(compute_end.max(), ready.max()) + optimizer.max() - compute_start.min())
+
+    def left_s(self, costs: CostTable) -> FloatArray:
+        """Seconds from the end of each computation to the end of the step, if nothing contends.
+
+        Reductions beside computations count as free.
+        """
+        seconds = np.zeros(len(self.stages))
+        if costs.gradient_buckets is None:
+            seconds += [sum(float(costs.gradient_sync_s(int(s))) for s in of_rank) for of_rank in self.stages]
+        return least_left_s(self.prepared, costs, seconds + max(self.optimizer_s(costs)))
 
     def optimizer_s(self, costs: CostTable) -> list[float]:
         """Seconds of each rank's optimizer."""
