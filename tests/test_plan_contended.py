@@ -5,7 +5,7 @@ from test_plan import every_configuration, small
 
 from pipesim.questions.planning import plan
 
-SCHEDULES = ("1f1b", "interleaved-1f1b", "zb-v")
+SCHEDULES = ("1f1b", "zb-v")
 
 
 @pytest.mark.parametrize(
