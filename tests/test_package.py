@@ -55,3 +55,23 @@ def test_imports_only_go_down():
 def test_no_room_outgrows_its_file():
     sizes = {path: len(path.read_text().splitlines()) for path in (ROOT / "pipesim").rglob("*.py")}
     assert {path.name: lines for path, lines in sizes.items() if lines > 500} == {}
+
+
+def test_the_command_line_imports_nothing_before_a_verb_is_used():
+    code = (
+        "import sys; from typer.testing import CliRunner; from pipesim.cli.app import app\n"
+        "out = CliRunner().invoke(app, ['--help']).output\n"
+        "heavy = {'numpy', 'pandas', 'pydantic', 'matplotlib', 'scipy', 'numba', 'simpy', 'jinja2', 'yaml'}\n"
+        "print('compare' in out, heavy & sys.modules.keys(), "
+        "[name for name in sys.modules if name.startswith('pipesim.cli.') and name != 'pipesim.cli.app'])"
+    )
+    assert python(code).split(maxsplit=1) == ["True", "set() ['pipesim.cli.stopping']\n"]
+
+
+def test_verbs_are_listed_with_the_first_line_of_their_own_help():
+    from pipesim.cli.app import _VERBS, _load
+
+    for name, (_, words) in _VERBS.items():
+        verb = _load(name)
+        assert verb.name == name
+        assert verb.help.splitlines()[0] == words

@@ -15,9 +15,11 @@ from pipesim.questions import compare as compare_schedules
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.show.amounts import percent, seconds
 from pipesim.show.blocks import Table
+from pipesim.show.glossary import epilog
 from pipesim.show.remarks import framework_lines, inferred, notes
 from pipesim.show.result_tables import comparison_table
 
+EPILOG = epilog()
 _NUM_DRAWN = 6
 
 

@@ -33,11 +33,7 @@ Ignore = Annotated[
     list[str] | None,
     typer.Option("--ignore", metavar="KEY", help="A setting of the files to read on without."),
 ]
-
-
-def epilog() -> str:
-    """Say what each format is read from."""
-    return "\n\n".join(f"{name}: {reader.what}." for name, reader in READERS.items())
+EPILOG = "\n\n".join(f"{name}: {reader.what}." for name, reader in READERS.items())
 
 
 def import_verb(

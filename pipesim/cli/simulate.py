@@ -12,9 +12,11 @@ from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
 from pipesim.prediction import predict
 from pipesim.questions.memory_advice import changes_for_memory
-from pipesim.show.glossary import IMBALANCE
+from pipesim.show.glossary import IMBALANCE, epilog
 from pipesim.show.remarks import inferred, notes
 from pipesim.show.result_tables import rank_table, step_table, summary_table
+
+EPILOG = epilog(with_parts=True)
 
 
 def simulate(

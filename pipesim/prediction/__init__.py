@@ -4,7 +4,15 @@ from pipesim.prediction.prepared import Prepared, prepare
 from pipesim.prediction.programs import Programs
 from pipesim.prediction.repeats import Repeats, repeat
 from pipesim.prediction.result import Asynchrony, Prediction
-from pipesim.prediction.road import Timing, least_step_s, needs_engine, predict, predict_prepared, replay
+from pipesim.prediction.road import (
+    Timing,
+    least_step_s,
+    needs_engine,
+    predict,
+    predict_prepared,
+    predict_within,
+    replay,
+)
 from pipesim.prediction.schedule_source import load_csv, schedule_of, shape_of
 
 __all__ = [
@@ -19,6 +27,7 @@ __all__ = [
     "needs_engine",
     "predict",
     "predict_prepared",
+    "predict_within",
     "prepare",
     "repeat",
     "replay",

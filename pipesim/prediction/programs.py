@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from typing import Literal
 
 from pipesim.costs import CostTable
-from pipesim.ir import Shape
-from pipesim.ir.actions import Schedule
+from pipesim.ir import Shape, lower
+from pipesim.ir.actions import Lowered, Schedule
 from pipesim.schedules import family, generate
 from pipesim.timing.longest_path import StepProgram
 
@@ -17,16 +18,24 @@ MAX_CACHED_ROWS = 8_000_000
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """A schedule, laid out for the compiled evaluator once that is asked for."""
+    """A schedule, laid out for the compiled evaluator and lowered for the engine once that is asked for."""
 
     schedule: Schedule
     _programs: dict[bool, StepProgram] = field(default_factory=dict)
+    _lowered: dict[tuple[str, bool], Lowered] = field(default_factory=dict)
 
     def program(self, *, tied_embedding: bool) -> StepProgram:
         """Lay the schedule out, or find it laid out; see `StepProgram.of`."""
         if tied_embedding not in self._programs:
             self._programs[tied_embedding] = StepProgram.of(self.schedule, tied_embedding=tied_embedding)
         return self._programs[tied_embedding]
+
+    def lowered(self, *, receive: Literal["early", "late", "batched"], tied_embedding: bool) -> Lowered:
+        """Lower the schedule, or find it lowered; see `pipesim.ir.lower`."""
+        key = receive, tied_embedding
+        if key not in self._lowered:
+            self._lowered[key] = lower(self.schedule, receive=receive, tied_embedding=tied_embedding)
+        return self._lowered[key]
 
 
 class Programs:

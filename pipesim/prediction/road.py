@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -13,7 +14,7 @@ from pipesim.costs import CostTable
 from pipesim.costs.network.fabric import UnlikeReplicasError
 from pipesim.costs.variation import vary
 from pipesim.errors import DeadlockError, ScenarioError
-from pipesim.ir import find_hang, has_messages, lower, with_step_end
+from pipesim.ir import find_hang, has_messages, with_step_end
 from pipesim.ir.actions import Lowered, Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import measure
@@ -22,7 +23,7 @@ from pipesim.prediction.programs import Programs
 from pipesim.prediction.result import Prediction, TimedBy
 from pipesim.prediction.schedule_source import read_csv_text
 from pipesim.scenario import ResolvedScenario
-from pipesim.timing.engine import simulate
+from pipesim.timing.engine import GiveUp, TooLongError, simulate
 
 Timing = Literal["engine", "fast", "compiled"]
 """The engine; the compiled evaluator where it gives the engine's numbers, else the engine; the compiled
@@ -66,6 +67,34 @@ def predict(
     return predict_prepared(prepared, timing=timing)
 
 
+def predict_within(prepared: Prepared, limit_s: float) -> Prediction | float:
+    """Simulate what `prepare` put together, or give up once the step is certain to take longer.
+
+    Parameters
+    ----------
+    prepared : Prepared
+        Schedule and costs.
+    limit_s : float
+        Seconds; how long a step is still of interest. Not heeded with jitter, where nothing bounds a step.
+
+    Returns
+    -------
+    Prediction or float
+        The step, or the seconds that it takes at least, more than `limit_s`.
+
+    Raises
+    ------
+    DeadlockError
+        If transfers block and the ranks wait for each other for ever.
+    """
+    if not math.isfinite(limit_s) or prepared.scenario.jitter is not None:
+        return predict_prepared(prepared)
+    try:
+        return _prediction(prepared, _by_engine(prepared, 0, limit_s), "engine")
+    except TooLongError as known:
+        return known.least_s
+
+
 def predict_prepared(prepared: Prepared, *, timing: Timing = "engine", repeat: int = 0) -> Prediction:
     """Time what `prepare` put together.
 
@@ -90,6 +119,10 @@ def predict_prepared(prepared: Prepared, *, timing: Timing = "engine", repeat: i
         timeline, timed_by = _compiled(prepared, shares_wires=timing == "fast")
     if timeline is None or timed_by is None:
         timeline, timed_by = _by_engine(prepared, repeat), "engine"
+    return _prediction(prepared, timeline, timed_by)
+
+
+def _prediction(prepared: Prepared, timeline: Timeline, timed_by: TimedBy) -> Prediction:
     return Prediction(
         scenario=prepared.scenario,
         schedule=prepared.schedule,
@@ -167,16 +200,19 @@ def _compiled(prepared: Prepared, *, shares_wires: bool) -> tuple[Timeline | Non
         raise ScenarioError(reason[1], file=prepared.scenario.file, key=reason[0])
     scenario, costs, program = prepared.scenario, prepared.costs, prepared.program
     timeline = program.timeline(costs, sends_block=scenario.p2p_mode == "send-blocking")
-    if scenario.network_mode == "ideal" or not program.contends(timeline, costs):
+    mode = scenario.network_mode
+    if mode == "ideal" or not program.contends(timeline, costs, mode=mode):
         return timeline, "compiled"
     return (None, None) if shares_wires else (timeline, "compiled alone")
 
 
-def _by_engine(prepared: Prepared, repeat: int) -> Timeline:
+def _by_engine(prepared: Prepared, repeat: int, limit_s: float = math.inf) -> Timeline:
     """Simulate one step; where one replica cannot stand for all, all, of which the slowest is returned."""
     scenario, costs = prepared.scenario, prepared.costs
     lowered = _lowered(prepared)
-    run = partial(simulate, lowered, costs, p2p=scenario.p2p_mode, network=scenario.network_mode)
+    give_up = GiveUp(limit_s, prepared.program.left_s(costs)) if math.isfinite(limit_s) else None
+    p2p, network = scenario.p2p_mode, scenario.network_mode
+    run = partial(simulate, lowered, costs, p2p=p2p, network=network, give_up=give_up)
 
     def varied(num_replicas: int) -> dict[str, Any]:
         if scenario.jitter is None:
@@ -196,14 +232,14 @@ def _lowered(prepared: Prepared) -> Lowered:
     scenario, schedule = prepared.scenario, prepared.schedule
     tied = prepared.costs.tied_embedding is not None
     if scenario.p2p_mode != "blocking":
-        return lower(schedule, tied_embedding=tied)
+        return prepared.laid.lowered(receive="early", tied_embedding=tied)
     if scenario.schedule.csv is not None and prepared.shape is None:
         stated = Schedule.from_csv(read_csv_text(scenario.schedule.csv), name=schedule.name)
         if has_messages(stated):
             if (hang := find_hang(stated, "exchanged")) is not None:
                 raise DeadlockError(f"{scenario.schedule.csv}: {hang}")
             return with_step_end(stated, tied_embedding=tied)
-    return lower(schedule, receive="batched", tied_embedding=tied)
+    return prepared.laid.lowered(receive="batched", tied_embedding=tied)
 
 
 def _slowest_replica(timeline: Timeline) -> Timeline:

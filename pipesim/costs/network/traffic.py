@@ -80,12 +80,8 @@ class Fabric:
 
     def message(self, src: int, dst: int, replica: int) -> Demand:
         """Messages between two ranks of one replica, each device to its partner."""
-        pairs = zip(
-            self._of_replica(src, replica).ravel().tolist(),
-            self._of_replica(dst, replica).ravel().tolist(),
-            strict=True,
-        )
-        return self.wiring.transfer(pairs)
+        pairs = np.stack([self._of_replica(rank, replica).ravel() for rank in (src, dst)], axis=1)
+        return _kept_transfer(_Devices.of(self.wiring, pairs))
 
     def _of_replica(self, rank: int, replica: int) -> npt.NDArray[np.intp]:
         """Devices of a rank of one replica."""
@@ -101,12 +97,12 @@ class Fabric:
         members = ("dr",) if across else members
         num_members = np.prod([size for axis, size in axes if axis in members], dtype=int)
         of_rank = [self._devices(axes, last=members, pp=rank).reshape(-1, num_members) for rank in ranks]
-        return self.wiring.rings(np.concatenate(of_rank, axis=1).tolist())
+        return _kept_rings(_Devices.of(self.wiring, np.concatenate(of_rank, axis=1)))
 
     def between_ranks(self, *ranks: int) -> Demand:
         """Rings of the ranks' devices, in every replica each device with its partners on the other ranks."""
         of_rank = [self._devices(self.axes, pp=rank).ravel() for rank in ranks]
-        return self.wiring.rings(np.stack(of_rank, axis=1).tolist())
+        return _kept_rings(_Devices.of(self.wiring, np.stack(of_rank, axis=1)))
 
     @staticmethod
     def _devices(axes: Axes, last: Collection[str] = (), **fixed: int) -> npt.NDArray[np.intp]:
@@ -207,10 +203,38 @@ class _Asked:
     arguments: tuple[tuple[tuple[int, int], ...], Mapping[Any, Reduction], bool] = field(compare=False)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _kept_traffic(asked: _Asked) -> Traffic:
     """Work out traffic once for all steps of a schedule, and for all schedules that send along the same."""
     return asked.fabric._traffic(*asked.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Devices:
+    """Pairs or rings of devices; equal where they load wires alike, which rates do not change."""
+
+    text: str
+    shape: tuple[int, ...]
+    data: bytes
+    wiring: Wiring = field(compare=False)
+
+    @classmethod
+    def of(cls, wiring: Wiring, devices: npt.NDArray[np.intp]) -> _Devices:
+        return cls(repr(wiring.without_rates()), devices.shape, devices.tobytes(), wiring)
+
+    def lists(self) -> list[list[int]]:
+        found: list[list[int]] = np.frombuffer(self.data, np.intp).reshape(self.shape).tolist()
+        return found
+
+
+@lru_cache(maxsize=1024)
+def _kept_rings(devices: _Devices) -> Demand:
+    return devices.wiring.rings(devices.lists())
+
+
+@lru_cache(maxsize=1024)
+def _kept_transfer(devices: _Devices) -> Demand:
+    return devices.wiring.transfer((src, dst) for src, dst in devices.lists())
 
 
 @lru_cache(maxsize=8)

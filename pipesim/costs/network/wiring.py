@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import pairwise, permutations
 from math import lcm
@@ -56,6 +56,10 @@ class Wiring:
     def gpus_per_leaf(self) -> int:
         """Devices on one leaf switch, or of one node where a single switch blocks nothing."""
         return self.gpus_per_node * (self.nodes_per_switch or 1)
+
+    def without_rates(self) -> Wiring:
+        """Leave what decides which wires are crossed, and with what latency."""
+        return replace(self, port_bytes_per_s=1, nic_bytes_per_s=1, oversubscription=1, degraded={})
 
     def node_of(self, device: int) -> int:
         """Node of a device."""

@@ -6,11 +6,12 @@ import heapq
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
 from pipesim.errors import PipesimError
-from pipesim.prediction import Prediction, predict
+from pipesim.prediction import Prediction, Programs, predict_within, prepare
 from pipesim.questions.planning.bounds import DOES_NOT_FIT, Bound
 from pipesim.questions.planning.losses import Losses, losses_of
 from pipesim.questions.planning.space import scenario_of
@@ -26,10 +27,19 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Finalist:
-    """A timed configuration to be confirmed."""
+    """A timed configuration to be confirmed, unless it takes longer than `limit_s`."""
 
     scenario: ResolvedScenario
     timed: Timed
+    limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outrun:
+    """A configuration that the engine was stopped for: its step takes at least so long."""
+
+    timed: Timed
+    least_step_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,21 +154,32 @@ class Refinement:
             heapq.heappop(self._unconfirmed)
             one = timed.candidate
             cut_so = scenario_of(self.scenario, one.cut, one.num_chunks, one.recompute, one.schedule)
-            finalists.append(Finalist(cut_so, timed))
+            finalists.append(Finalist(cut_so, timed, worst * (1 + 2 * ROUNDING)))
         for done in self.pool.run(confirm, finalists):
             if isinstance(done.value, Confirmed):
                 self.confirmed.append(done.value)
+            elif isinstance(done.value, Outrun):
+                one = done.value.timed.candidate
+                heapq.heappush(self._unconfirmed, (done.value.least_step_s, one.sort_key(), done.value.timed))
             else:
                 self.rejected[done.value or done.lost or ""] += 1
         self.confirmed.sort(key=lambda one: one.order)
 
 
-def confirm(finalist: Finalist) -> Confirmed | str:
+def confirm(finalist: Finalist) -> Confirmed | Outrun | str:
     """Run the engine; the reason in words where the schedule cannot run after all."""
     try:
-        prediction = predict(finalist.scenario)
+        prediction = predict_within(prepare(finalist.scenario, programs=_programs()), finalist.limit_s)
     except PipesimError as error:
         return error.headline
+    if isinstance(prediction, float):
+        return Outrun(finalist.timed, prediction)
     if prediction.fits is False:
         return DOES_NOT_FIT
     return Confirmed(finalist.timed, prediction, losses_of(prediction))
+
+
+@cache
+def _programs() -> Programs:
+    """Schedules that this process has generated."""
+    return Programs()

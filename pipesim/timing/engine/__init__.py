@@ -1,5 +1,6 @@
 """The discrete-event simulator: SimPy processes for GPUs, links and collectives."""
 
+from pipesim.timing.engine.giving_up import GiveUp, TooLongError
 from pipesim.timing.engine.simulation import simulate
 
-__all__ = ["simulate"]
+__all__ = ["GiveUp", "TooLongError", "simulate"]

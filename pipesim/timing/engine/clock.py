@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from math import inf
 from typing import Any
 
 import simpy
@@ -34,9 +35,13 @@ class Clock(simpy.Environment):
         return fresh
 
     def run_to_the_end(self) -> None:
-        """Let happen all that is set: SimPy's `run`, whose loop takes a call and two guards an event."""
+        """Let happen all that is set."""
+        self.run_before(inf)
+
+    def run_before(self, time_s: float) -> None:
+        """Let happen what is set for before a time: SimPy's `run`, less a call and two guards an event."""
         queue = self._queue
-        while queue:
+        while queue and queue[0][0] < time_s:
             self._now, _, _, event = heappop(queue)
             callbacks, event.callbacks = event.callbacks, None  # type: ignore[assignment]
             for callback in callbacks:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
+from pipesim.costs.reductions import bucket_share
 from pipesim.costs.rows import exposed_exchange_s
 from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.ir.actions import Lowered, Op
@@ -16,12 +17,13 @@ from pipesim.ir.shape import check_replicas
 from pipesim.ir.timeline import Timeline
 from pipesim.timing.engine.clock import Clock
 from pipesim.timing.engine.collective import Collective, Exchange, GradientSync, StepEnd
+from pipesim.timing.engine.giving_up import GiveUp
 from pipesim.timing.engine.gpu import Gpu
 from pipesim.timing.engine.link import Mail
 from pipesim.timing.engine.network import NetworkMode
 from pipesim.timing.engine.pace import Pace
 from pipesim.timing.engine.program import RECEIVE, SEND, Program, prepare
-from pipesim.timing.engine.wires import LinkMaker, Wires, bucket_share
+from pipesim.timing.engine.wires import LinkMaker, Wires
 
 P2pMode = Literal["overlapped", "send-blocking", "blocking"]
 
@@ -35,6 +37,7 @@ def simulate(
     num_replicas: int = 1,
     durations: npt.NDArray[Any] | None = None,
     byte_factors: npt.NDArray[Any] | None = None,
+    give_up: GiveUp | None = None,
 ) -> Timeline:
     """Simulate one step.
 
@@ -59,6 +62,8 @@ def simulate(
         not read.
     byte_factors : array, shape (num_replicas, rows), optional
         What the bytes of each message are multiplied with on the wire; read at sends.
+    give_up : GiveUp, optional
+        When to stop because the step takes too long.
 
     Returns
     -------
@@ -76,6 +81,8 @@ def simulate(
     UnlikeReplicasError
         If one replica is simulated for several and cannot stand for them: their wires differ, or only one
         can go first.
+    TooLongError
+        If it gives up.
     """
     _check(schedule, costs)
     check_replicas(num_replicas, len(schedule.op))
@@ -108,6 +115,11 @@ def simulate(
         )
         for replica in range(num_replicas)
     ]
+    if give_up is not None:
+        for time_s in give_up.looks_s():
+            clock.run_before(time_s)
+            for replica in replicas:
+                give_up.look(schedule, replica.end_s, time_s)
     clock.run_to_the_end()
     for replica in replicas:
         replica.check_done()

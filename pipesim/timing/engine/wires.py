@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
 from pipesim.costs import CostTable
-from pipesim.costs.network.alpha_beta import Collective, LinkCost, Number
+from pipesim.costs.network.alpha_beta import Collective, LinkCost
 from pipesim.costs.network.fabric import Flow, UnlikeReplicasError
-from pipesim.costs.network.traffic import Reduction, Traffic
+from pipesim.costs.network.traffic import Traffic
+from pipesim.costs.reductions import reduction_key, step_reductions
 from pipesim.costs.shards import ShardKey, SyncStep
 from pipesim.ir.actions import BoolArray, Op
 from pipesim.timing.engine.clock import Clock
@@ -80,7 +80,7 @@ class Wires:
 
     def transfers(self, stage: int, steps: Iterable[SyncStep]) -> tuple[Any, list[Transfer]]:
         """Time of the collectives of a stage that nothing can disturb, and the transfers of the others."""
-        return self._transfers((_reduction_key(stage, step), step.collective) for step in steps)
+        return self._transfers((reduction_key(stage, step), step.collective) for step in steps)
 
     def embedding_transfers(self) -> tuple[Any, list[Transfer]]:
         """Return the same of the all-reduce of a tied embedding."""
@@ -131,20 +131,7 @@ class Wires:
         if one_for_all and self.mode == "fifo":
             # Of transfers that start together one goes first.
             raise UnlikeReplicasError
-        reductions: dict[Hashable, Reduction] = {
-            _reduction_key(stage, step): Reduction(
-                ranks, step.collective.bytes_per_s, step.of_experts, across=step.across
-            )
-            for stage, ranks in self.holders.items()
-            for share in {1, bucket_share(self.costs, stage)}
-            for step in self.costs.sync_steps(stage, share)
-        }
-        if self.with_copies and self.costs.tied_embedding is not None:
-            bytes_per_s = self.costs.tied_embedding.bytes_per_s
-            reductions[Op.REDUCE_EMBEDDING] = Reduction(self.with_copies, bytes_per_s, between_ranks=True)
-        if self.costs.shard_exchange is not None:
-            held = sorted((rank, stage) for stage, ranks in self.holders.items() for rank in ranks)
-            reductions |= self.costs.shard_exchange.traffic(held)
+        reductions = step_reductions(self.costs, self.holders, self.with_copies)
         return fabric.traffic(program.link_ranks, reductions, one_replica_for_all=one_for_all)
 
     def _own_wires(self, program: Program, num_replicas: int) -> Traffic:
@@ -158,15 +145,6 @@ class Wires:
                     messages[src, dst, replica] = Flow(cost.latency_s, cost.bytes_per_s, loads)
                     bytes_per_s.append(cost.bytes_per_s)
         return Traffic(bytes_per_s, messages, {})
-
-
-def bucket_share(costs: CostTable, stage: int) -> Number:
-    """Part of a stage's gradients that one bucket holds."""
-    return 1 if costs.gradient_buckets is None else Fraction(1, int(costs.gradient_buckets[stage]))
-
-
-def _reduction_key(stage: int, step: SyncStep) -> tuple[int, bool, bool, Number]:
-    return stage, step.of_experts, step.across, step.collective.bytes_per_s
 
 
 def _holders(program: Program) -> dict[int, list[int]]:

@@ -7,7 +7,7 @@ computations, then each rank's reductions one after the other, then all optimize
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from pipesim.ir import NONE, embedding_copies
 from pipesim.ir.actions import IntArray, Op, Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.timing.longest_path.contention import wires_contend
+from pipesim.timing.longest_path.left import least_left_s
 from pipesim.timing.longest_path.prepared import PreparedSchedule
 
 FloatArray = npt.NDArray[np.float64]
@@ -191,6 +192,16 @@ class StepProgram:
             return float((ready + optimizer - begin).max())
         return float(max(compute_end.max(), ready.max()) + optimizer.max() - compute_start.min())
 
+    def left_s(self, costs: CostTable) -> FloatArray:
+        """Seconds from the end of each computation to the end of the step, if nothing contends.
+
+        Reductions beside computations count as free.
+        """
+        seconds = np.zeros(len(self.stages))
+        if costs.gradient_buckets is None:
+            seconds += [sum(float(costs.gradient_sync_s(int(s))) for s in of_rank) for of_rank in self.stages]
+        return least_left_s(self.prepared, costs, seconds + max(self.optimizer_s(costs)))
+
     def optimizer_s(self, costs: CostTable) -> list[float]:
         """Seconds of each rank's optimizer."""
         return [float(costs.optimizer_s[np.sort(of_rank)].sum()) for of_rank in self.stages]
@@ -245,15 +256,17 @@ class StepProgram:
         begin = max(sync_end[rank][-1] for rank in self.columns[0][self.embedding_rows])
         return begin, begin + float(collective.seconds)
 
-    def contends(self, timeline: Timeline, costs: CostTable) -> bool:
-        """Whether anything in a timeline occupies a wire that something else occupies at the same time."""
+    def contends(
+        self, timeline: Timeline, costs: CostTable, *, mode: Literal["fair", "fifo"] = "fair"
+    ) -> bool:
+        """Whether shared wires would change a timeline; see `wires_contend`."""
         if costs.gradient_buckets is not None:
             return True
         sender = self.prepared.needs.producer[self.receiver]
         rank = self.schedule.rank
         if costs.fabric is not None:
             ends = np.stack([rank[sender], rank[self.receiver]], axis=1)
-            return wires_contend(timeline, costs, self.send_rows, ends)
+            return wires_contend(timeline, costs, self.send_rows, ends, mode=mode)
         link = rank[sender].astype(np.int64) * self.schedule.num_ranks + rank[self.receiver]
         ends_of = {int(key): divmod(int(key), self.schedule.num_ranks) for key in np.unique(link)}
         latency = {key: float(costs.p2p(*ends).latency_s) for key, ends in ends_of.items()}

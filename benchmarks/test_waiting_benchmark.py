@@ -1,0 +1,77 @@
+"""What people wait for: the first help text, and rows of a sweep, beside a bare SimPy loop."""
+
+from __future__ import annotations
+
+import itertools
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from yardstick import bare_loop, best_of_each
+
+from pipesim.questions.sweep_row import RowTask, run_row
+from pipesim.scenario.loading import read_yaml_mapping
+
+SCENARIO = Path(__file__).parent.parent / "scenarios" / "gpt3-175b-h100.yaml"
+QUIET_S_A_TIMEOUT = 1.2e-6
+"""Of a bare loop on the machine that the limits are of."""
+CHUNKS = {"1f1b": 1, "interleaved-1f1b": 4, "zb-h1": 1, "zb-v": 2}
+
+
+def tasks(mode: str) -> list[RowTask]:
+    """Rows of GPT-3 on eight stages: batches, microbatches, schedules, and cards that reach more or less."""
+    mapping = read_yaml_mapping(SCENARIO)
+    grid = itertools.product((64, 128), (1, 2), CHUNKS, (0.5, 0.55, 0.6))
+    return [
+        RowTask(
+            number,
+            mapping,
+            (
+                f"batch.global={batch}",
+                f"batch.micro={micro}",
+                f"schedule={schedule}",
+                f"parallel.virtual_stages={CHUNKS[schedule]}",
+                f"cluster.inter_node={{preset: ib-ndr, efficiency: {efficiency}}}",
+                f"network.mode={mode}",
+            ),
+            str(SCENARIO),
+            "fast",
+        )
+        for number, (batch, micro, schedule, efficiency) in enumerate(grid)
+    ]
+
+
+@pytest.mark.parametrize(("mode", "limit_rows_per_s"), [("ideal", 40), ("fair", 20)])
+def test_rows_of_a_sweep_in_a_second_of_one_core(benchmark: Any, mode: str, limit_rows_per_s: float) -> None:
+    rows = tasks(mode)
+    num_timeouts = 100_000
+
+    def sweep() -> None:
+        assert {run_row(task)["status"] for task in rows} == {"ok"}
+
+    benchmark.pedantic(sweep, rounds=1)
+    best = best_of_each({"bare": lambda: bare_loop(8, num_timeouts), "sweep": sweep}, 2)
+    quiet_s = best["sweep"] * num_timeouts * QUIET_S_A_TIMEOUT / best["bare"]
+    benchmark.extra_info |= {**best, "rows_per_s": len(rows) / quiet_s}
+    assert len(rows) / quiet_s >= limit_rows_per_s
+
+
+def cpu_s(*arguments: str) -> float:
+    """Least processor time of five runs of a Python process."""
+    spent = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return min(spent)
+
+
+def test_help_takes_little_longer_than_its_libraries(benchmark: Any) -> None:
+    libraries_s = cpu_s("-c", "import typer, rich.console")
+    help_s = benchmark.pedantic(cpu_s, args=("-m", "pipesim", "--help"), rounds=1)
+    benchmark.extra_info |= {"libraries_s": libraries_s, "help_s": help_s}
+    assert help_s <= 1.5 * libraries_s
