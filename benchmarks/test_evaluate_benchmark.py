@@ -17,9 +17,9 @@ from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
 from pipesim.ir import lower
 from pipesim.scenario.resolved import DirectCosts
-from pipesim.schedules import Shape, generate
+from pipesim.schedules import Shape, families, family, generate
 from pipesim.timing.engine import simulate
-from pipesim.timing.longest_path import PreparedSchedule
+from pipesim.timing.longest_path import PreparedSchedule, evaluate
 from pipesim.timing.longest_path.prepared import compile_seconds
 
 
@@ -122,3 +122,23 @@ def test_p1024_m2048_takes_a_minute_and_8_gib_at_most_and_grows_linearly(benchma
     assert whole["peak_bytes"] < 8 * 2**30
     assert whole["rows"] == 2 * half["rows"]
     assert whole["seconds"] < 2.6 * half["seconds"]
+
+
+def test_zb_v_of_a_large_shape_is_generated_checked_and_timed_within_five_seconds() -> None:
+    began = time.process_time()
+    schedule = generate("zb-v", Shape(64, 2, 512))
+    spans = evaluate(schedule, [1] * len(schedule.op))
+    assert time.process_time() - began < 5
+    assert len(schedule.op) == 64 * 512 * 2 * 3
+    assert spans.makespan == 512 * 6 + 63
+
+
+@pytest.mark.parametrize("name", sorted(name for name, one in families().items() if not one.needs_costs))
+def test_generating_takes_time_in_proportion(name: str) -> None:
+    chosen = family(name)
+    p, m = 32, 512
+    began = time.process_time()
+    num_actions = sum(len(list(order)) for order in chosen.order(Shape(p, chosen.chunks or 2, m)))
+    # A rank has some thousand actions: the square of that, over all ranks, would take far longer.
+    assert time.process_time() - began < 3
+    assert num_actions >= p * m

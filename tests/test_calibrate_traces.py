@@ -280,4 +280,7 @@ def test_a_real_trace_of_a_cpu(tmp_path: Path) -> None:
     profiler.export_chrome_trace(str(tmp_path / "trace.json"))
     (samples,) = read_samples([tmp_path / "trace.json"])
     assert len(samples.op_s[Op.F, 0]) == len(samples.op_s[Op.B, 0]) == 3
-    assert samples.op_s[Op.F, 0].min() < 0.05
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans_us = {event["name"]: event["dur"] for event in events if event.get("name", "").startswith("PP:0F")}
+    whole_s = np.array([1e-6 * spans_us[f"PP:0F{microbatch}"] for microbatch in range(3)])
+    assert (samples.op_s[Op.F, 0] <= whole_s - 0.05).all()

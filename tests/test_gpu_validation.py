@@ -37,7 +37,7 @@ def test_it_runs_end_to_end_on_cpus(
     assert [row["schedule"] for row in result["rows"]] == list(script.SCHEDULES)
     for row in result["rows"]:
         assert row["measured_makespan_s"] > 0
-        assert 0 < row["predicted_makespan_s"] < 1
+        assert row["predicted_makespan_s"] > 0
         assert 0 < row["measured_bubble_ratio"] < 1
         assert row["num_disturbed_steps"] <= row["num_steps"] == 3
         error = (row["predicted_makespan_s"] - row["measured_makespan_s"]) / row["measured_makespan_s"]

@@ -144,14 +144,14 @@ def test_hostile_files_are_refused_soon(tmp_path: Path, verb: str, kind: str) ->
     path = tmp_path / f"file.{SUFFIX.get(verb, 'yaml')}"
     content = HOSTILE[kind]
     path.write_bytes(content.encode() if isinstance(content, str) else content)
-    before = time.perf_counter()
+    before = time.process_time()
     status, message = run(verb, str(path), "-o", str(tmp_path / "out.yaml"))
-    elapsed_s = time.perf_counter() - before
+    spent_s = time.process_time() - before
     assert status == 2
     assert str(path) in message or path.name in message
     assert len(message) < 2000
     assert "\n" not in message
-    assert elapsed_s < 20
+    assert spent_s < 20
     assert not (tmp_path / "out.yaml").exists()
 
 
