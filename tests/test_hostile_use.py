@@ -416,3 +416,12 @@ def test_a_long_or_unprintable_message_is_shortened_and_shown():
     assert done.returncode == 2
     assert "\x1b" not in done.stderr
     assert len(done.stderr) < 5_000
+
+
+def test_an_accelerator_on_a_rank_that_a_cut_has_not_is_refused():
+    """A plan tries cuts of fewer ranks than the scenario names."""
+    stated = ["cluster.other_accelerators={'7': h100-sxm}"]
+    scenario = load_scenario(GPT3, stated, uncut=True)
+    narrow = replace(scenario, parallel=replace(scenario.parallel, pipeline=4))
+    with pytest.raises(ScenarioError, match="found rank 7; ranks are 0 to 3"):
+        build_costs(narrow, num_chunks=1)

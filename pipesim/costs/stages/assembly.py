@@ -221,7 +221,17 @@ def on_mixed_ranks(num_ranks: int, cluster: Cluster, costs_on: Callable[[Cluster
         With other accelerators on some of them.
     costs_on : Callable
         From a cluster of one accelerator to costs of the same layers.
+
+    Raises
+    ------
+    ScenarioError
+        If it is on a rank that there is not.
     """
+    last = max(cluster.other_accelerators, default=0)
+    if last >= num_ranks:
+        raise ScenarioError(
+            f"found rank {last}; ranks are 0 to {num_ranks - 1}", key="cluster.other_accelerators"
+        )
     usual = replace(cluster, other_accelerators={})
 
     def on(accelerator: Accelerator) -> CostTable:
