@@ -20,7 +20,7 @@ from pipesim.scenario.resolved import DirectCosts
 from pipesim.schedules import Shape, families, family, generate
 from pipesim.timing.engine import simulate
 from pipesim.timing.longest_path import PreparedSchedule, evaluate
-from pipesim.timing.longest_path.prepared import compile_seconds
+from pipesim.timing.longest_path.reusable_program import compile_seconds
 
 
 def unit_costs(num_ranks: int, num_chunks: int) -> CostTable:
@@ -73,7 +73,9 @@ def test_generating_and_timing_p64_m512(benchmark: Any, name: str, num_chunks: i
 
 
 def test_compilation_is_paid_once(benchmark: Any, tmp_path: Path) -> None:
-    code = "from pipesim.timing.longest_path.prepared import compile_seconds; print(compile_seconds())"
+    code = (
+        "from pipesim.timing.longest_path.reusable_program import compile_seconds; print(compile_seconds())"
+    )
 
     def in_new_process() -> float:
         environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}

@@ -21,7 +21,7 @@ from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import Jitter
 from pipesim.schedules import Shape, generate
 from pipesim.timing.engine import simulate
-from pipesim.timing.engine.network import Network
+from pipesim.timing.engine.shared_flows import Network
 
 ROUNDS = 5
 GPT3 = {"preset": "gpt3-175b", "seq_length": 2048}

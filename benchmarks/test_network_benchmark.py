@@ -18,8 +18,8 @@ from pipesim.ir.actions import Schedule
 from pipesim.scenario import ResolvedScenario, scenario_from_mapping
 from pipesim.schedules import Shape, generate
 from pipesim.timing.engine import simulate
-from pipesim.timing.engine.clock import Clock
-from pipesim.timing.engine.network import Network, Stream
+from pipesim.timing.engine.shared_flows import Network, Stream
+from pipesim.timing.engine.simulated_clock import Clock
 
 RANKS, REPLICAS, TENSOR, MICROBATCHES = 16, 8, 8, 128
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipesim.questions.planning import Plan, plan
 from pipesim.scenario import load_scenario
-from pipesim.timing.longest_path.prepared import compile_seconds
+from pipesim.timing.longest_path.reusable_program import compile_seconds
 
 SCENARIO = Path(__file__).parent.parent / "scenarios" / "gpt3-175b-h100.yaml"
 CHANGES = ("cluster.num_nodes=64", "parallel.data=null", "batch.global=1536")

@@ -21,9 +21,9 @@ from pipesim.cli.app import app
 from pipesim.costs import build_costs
 from pipesim.costs.file import write_cost_table
 from pipesim.errors import PipesimError
-from pipesim.questions.grid import parse_axis
 from pipesim.questions.journal import Journal
 from pipesim.questions.sweep import Sweep
+from pipesim.questions.variations import parse_axis
 from pipesim.scenario import load_scenario, read_yaml_mapping
 from pipesim.schedules import Shape, generate
 

@@ -15,7 +15,7 @@ from pipesim.costs.network.alpha_beta import (
     broadcast,
     reduce_scatter,
 )
-from pipesim.costs.network.collectives import Group
+from pipesim.costs.network.collective_rates import Group
 from pipesim.costs.network.topology import data_ring
 from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import Switches

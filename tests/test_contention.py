@@ -18,9 +18,9 @@ from pipesim.costs.network.wiring import Wiring
 from pipesim.ir import lower
 from pipesim.ir.actions import Op
 from pipesim.timing.engine import simulate
-from pipesim.timing.engine.clock import Clock
-from pipesim.timing.engine.network import Network
+from pipesim.timing.engine.shared_flows import Network
 from pipesim.timing.engine.sharing import fair_rates
+from pipesim.timing.engine.simulated_clock import Clock
 
 
 def ends(capacities, flows, starts, mode="fair"):

@@ -6,7 +6,7 @@ import pytest
 
 from pipesim.costs import build_costs
 from pipesim.costs.network.alpha_beta import Ring, all_gather_s, reduce_scatter_s
-from pipesim.costs.stages.sharding import Block, Sharding, StageParameters
+from pipesim.costs.stages.sharding import GatheredBlock, Sharding, StageParameters
 from pipesim.ir.actions import Op
 from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import Precision
@@ -59,9 +59,9 @@ def sharding(level, slowdown=0.0):
 
 
 BLOCKS = [
-    Block(5, 10, 4, StageParameters(3, 0)),
-    Block(1, 10, 6, StageParameters(4, 0)),
-    Block(5, 2, 1, StageParameters(8, 0)),
+    GatheredBlock(5, 10, 4, StageParameters(3, 0)),
+    GatheredBlock(1, 10, 6, StageParameters(4, 0)),
+    GatheredBlock(5, 2, 1, StageParameters(8, 0)),
 ]
 
 
@@ -95,7 +95,7 @@ def test_hidden_exchange_slows_the_computing():
 
 
 def test_experts_move_over_their_own_ring():
-    mixed = [Block(0, 0, 0, StageParameters(3, 5))]
+    mixed = [GatheredBlock(0, 0, 0, StageParameters(3, 5))]
     assert sharding("zero2").exposed_s(mixed) == (0, 3 + 10, 0, 3 + 10)
     (reductions,) = sharding("zero2").exchange([mixed]).reductions
     assert [(step.of_experts, step.collective.seconds) for step in reductions] == [(False, 3), (True, 10)]

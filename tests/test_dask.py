@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 from pipesim.errors import ExecutionError, ScenarioError
-from pipesim.questions.grid import parse_axis
-from pipesim.questions.pool import dask_executor
+from pipesim.questions.call_pool import dask_executor
 from pipesim.questions.sweep import Sweep, run_sweep
+from pipesim.questions.variations import parse_axis
 from pipesim.scenario import read_yaml_mapping
 
 pytest.importorskip("distributed")

@@ -15,9 +15,9 @@ from executor_reference import reference, small_transformer, worst
 
 from pipesim.errors import ExecutionError
 from pipesim.executor import FactoryWorkload, TransformerWorkload, lanes
+from pipesim.executor.instructions import Instruction, RankProgram, Unit, plan
 from pipesim.executor.job import Job
 from pipesim.executor.models import PipelineModel
-from pipesim.executor.plan import Instruction, RankProgram, Unit, plan
 from pipesim.ir import lower
 from pipesim.ir.actions import Op
 from pipesim.schedules import Shape, generate

@@ -24,13 +24,13 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 from pipesim.errors import ExecutionError, PipesimError
-from pipesim.executor import FactoryWorkload, RankPool, TransformerWorkload, clock, execute, read_run
+from pipesim.executor import FactoryWorkload, RankPool, TransformerWorkload, clock_offset, execute, read_run
 from pipesim.executor.assemble import assemble
+from pipesim.executor.instructions import plan, post_receives_early
 from pipesim.executor.job import Job
 from pipesim.executor.lanes import run_in_lanes
-from pipesim.executor.memory import ActivationMeter
 from pipesim.executor.models import StageModule, build_model, build_stage
-from pipesim.executor.plan import plan, post_receives_early
+from pipesim.executor.saved_bytes import ActivationMeter
 from pipesim.executor.stage import Stage
 from pipesim.executor.wgrad import WeightGradients, make_deferrable
 from pipesim.ir import lower
@@ -272,19 +272,21 @@ def test_the_clock_estimate_lies_within_its_bound(monkeypatch: pytest.MonkeyPatc
     def receive(tensor: torch.Tensor, source: int, group: object) -> None:
         tensor.copy_(mail[me.process].get(timeout=10))
 
-    monkeypatch.setattr(clock, "dist", SimpleNamespace(send=send, recv=receive))
+    monkeypatch.setattr(clock_offset, "dist", SimpleNamespace(send=send, recv=receive))
     monkeypatch.setattr(
-        clock, "time", SimpleNamespace(perf_counter_ns=lambda: time.perf_counter_ns() + me.process * ahead_ns)
+        clock_offset,
+        "time",
+        SimpleNamespace(perf_counter_ns=lambda: time.perf_counter_ns() + me.process * ahead_ns),
     )
 
     def answer() -> None:
         me.process = 0
-        clock.read_clock(0, 2, None)
+        clock_offset.read_clock(0, 2, None)
 
     thread = threading.Thread(target=answer)
     thread.start()
     me.process = 1
-    reading = clock.read_clock(1, 2, None)
+    reading = clock_offset.read_clock(1, 2, None)
     thread.join()
     assert abs(reading.offset_ns - ahead_ns) <= reading.bound_ns
     assert 0 < reading.bound_ns < 10_000_000

@@ -33,7 +33,7 @@ from pipesim.errors import ExecutionError
 from pipesim.executor import FactoryWorkload
 from pipesim.executor.board import Board, agree_on_key, announce, new_key
 from pipesim.executor.job import Job, RankResult
-from pipesim.executor.pool import stay_on_this_machine
+from pipesim.executor.rank_processes import stay_on_this_machine
 from pipesim.executor.stage import Boundary
 from pipesim.executor.torchrun import TOKEN, _join, is_on_one_node, run_token
 from pipesim.executor.wire import (

@@ -87,7 +87,7 @@ def test_emulated_gradients_take_one_small_buffer(monkeypatch: pytest.MonkeyPatc
     """Sixteen stages of 11 GB do not fit the machines that emulate them."""
     import torch
 
-    from pipesim.executor.collectives import PIECE_BYTES, ProcessCollectives
+    from pipesim.executor.gradient_sums import PIECE_BYTES, ProcessCollectives
 
     sent: list[Any] = []
     told: list[int] = []

@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipesim.costs.network.alpha_beta import LinkCost
-from pipesim.timing.engine.clock import Clock
-from pipesim.timing.engine.collective import Collective
+from pipesim.timing.engine.collective import RunningCollective
 from pipesim.timing.engine.link import Mail
+from pipesim.timing.engine.simulated_clock import Clock
 
 TIMES = st.builds(Fraction, st.integers(0, 24), st.integers(1, 4))
 SIZES = st.builds(Fraction, st.integers(0, 30), st.integers(1, 3))
@@ -163,7 +163,7 @@ def test_many_at_once_and_real_numbers():
 @given(st.lists(TIMES, min_size=1, max_size=6), st.randoms(use_true_random=False))
 def test_collective_starts_with_its_last_member_and_ends_for_all_at_once(arrive, random):
     clock, duration, ends = Clock(), random_fraction(random), []
-    collective = Collective(clock, len(arrive), duration)
+    collective = RunningCollective(clock, len(arrive), duration)
 
     def member(time_s):
         yield clock.timeout(time_s)
@@ -179,7 +179,7 @@ def test_collective_starts_with_its_last_member_and_ends_for_all_at_once(arrive,
 
 def test_collective_that_lacks_a_member_never_starts():
     clock = Clock()
-    collective = Collective(clock, 2, Fraction(1))
+    collective = RunningCollective(clock, 2, Fraction(1))
     collective.join()
     clock.run()
     assert collective.started_s is None

@@ -1,7 +1,9 @@
 """What the package promises as a whole: light to import, layered, free of what it must not say."""
 
+import ast
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -78,3 +80,17 @@ def test_verbs_are_listed_with_the_first_line_of_their_own_help():
         verb = _load(name)
         assert verb.name == name
         assert verb.help.splitlines()[0] == words
+
+
+def test_names_are_unique():
+    """No two classes of one name, nor modules, except a verb's file in cli/ and the room it calls."""
+    modules, classes = defaultdict(list), defaultdict(list)
+    for path in sorted((ROOT / "pipesim").rglob("*.py")):
+        place = str(path.relative_to(ROOT))
+        if path.parent.name != "cli":
+            modules[path.parent.name if path.stem == "__init__" else path.stem].append(place)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                classes[node.name].append(place)
+    assert {name: places for name, places in modules.items() if len(places) > 1} == {}
+    assert {name: places for name, places in classes.items() if len(places) > 1} == {}

@@ -18,8 +18,8 @@ from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScenarioError
 from pipesim.prediction import predict
 from pipesim.questions import sweep_row
-from pipesim.questions.grid import Axis, grid, parse_axis
 from pipesim.questions.sweep import Sweep, run_sweep
+from pipesim.questions.variations import Axis, grid, parse_axis
 from pipesim.scenario import load_scenario
 from pipesim.show.figures import save_figure
 from pipesim.show.figures.sweep_pictures import KINDS, crossings, plot_sweep, read_sweep

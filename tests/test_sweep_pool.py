@@ -8,11 +8,11 @@ import pytest
 from sweep_workers import square, square_unless_told_to_die
 
 from pipesim.errors import ExecutionError, ScenarioError
-from pipesim.questions.pool import LOST, Pool, dask_executor
+from pipesim.questions.call_pool import LOST, CallPool, dask_executor
 
 
 def run(function, tasks, **where):
-    with Pool(**where) as pool:
+    with CallPool(**where) as pool:
         found = [(outcome.task, outcome.value, outcome.lost) for outcome in pool.run(function, tasks)]
     assert len(found) == len({task for task, _, _ in found})
     return {task: value if lost is None else lost for task, value, lost in found}

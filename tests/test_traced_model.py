@@ -13,19 +13,19 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.costs import build_costs
-from pipesim.costs.traced.memory import stage_bytes
 from pipesim.costs.traced.times import KERNELS_OF_A_LAYER, kernel_rates, layer_times
 from pipesim.costs.traced.trace import trace_model
+from pipesim.costs.traced.traced_memory import stage_bytes
+from pipesim.costs.transformer.activation_memory import stage_activations
 from pipesim.costs.transformer.flops import layer_attention_flops, layer_gemm_flops, step_flops
 from pipesim.costs.transformer.kinds import LayerKind
-from pipesim.costs.transformer.memory import stage_activations
-from pipesim.costs.transformer.model import model_costs
 from pipesim.costs.transformer.parameters import model_parameters
 from pipesim.costs.transformer.setting import layer_setting
+from pipesim.costs.transformer.transformer_costs import model_costs
 from pipesim.errors import PipesimError, ScenarioError, ScheduleError
 from pipesim.executor import FactoryWorkload
-from pipesim.executor.memory import ActivationMeter
 from pipesim.executor.models import StageModule, build_model, build_stage, sample
+from pipesim.executor.saved_bytes import ActivationMeter
 from pipesim.executor.workload import workload_from_scenario
 from pipesim.ir import lower
 from pipesim.ir.actions import Op

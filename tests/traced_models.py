@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
+from pipesim.executor.decoder_layers import transformer_layers
 from pipesim.executor.models import PipelineModel
-from pipesim.executor.transformer import transformer_layers
 from pipesim.scenario.resolved import Transformer
 
 WIDTH, CLASSES = 128, 16

@@ -15,9 +15,9 @@ from pipesim.cli import options, terminal
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
 from pipesim.prediction import Timing
-from pipesim.questions.grid import axis_of, parse_axis
-from pipesim.questions.pool import dask_executor
+from pipesim.questions.call_pool import dask_executor
 from pipesim.questions.sweep import Sweep, SweepReport, run_sweep
+from pipesim.questions.variations import axis_of, parse_axis
 from pipesim.scenario import apply_overrides, read_yaml_mapping
 
 _NUM_NAMED = 20

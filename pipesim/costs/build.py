@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipesim.costs.direct import direct_costs
 from pipesim.costs.table import CostTable
-from pipesim.costs.transformer.model import model_costs
+from pipesim.costs.transformer.transformer_costs import model_costs
 from pipesim.errors import ScenarioError
 from pipesim.scenario.resolved import ResolvedScenario
 
@@ -50,7 +50,7 @@ def build_costs(
             )
         if scenario.torch_model is not None:
             _require_torch(scenario)
-            from pipesim.costs.traced.model import traced_costs
+            from pipesim.costs.traced.traced_costs import traced_costs
 
             return traced_costs(
                 scenario, scenario.torch_model, cluster, efficiency, num_chunks=num_chunks, holders=holders
@@ -73,7 +73,7 @@ def traced_split(scenario: ResolvedScenario, num_stages: int) -> tuple[int, ...]
     assert cluster is not None
     assert efficiency is not None
     _require_torch(scenario)
-    from pipesim.costs.traced.model import traced_layers_per_stage
+    from pipesim.costs.traced.traced_costs import traced_layers_per_stage
 
     return traced_layers_per_stage(scenario, model, cluster, efficiency, num_stages)
 

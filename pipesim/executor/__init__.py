@@ -1,8 +1,8 @@
 """The real run: processes replay a lowered schedule with PyTorch. Importing this does not import torch."""
 
-from pipesim.executor.execute import execute
-from pipesim.executor.pool import RankPool
+from pipesim.executor.rank_processes import RankPool
 from pipesim.executor.run import Run, read_run
+from pipesim.executor.running import execute
 from pipesim.executor.workload import (
     CnnWorkload,
     EmulatedWorkload,

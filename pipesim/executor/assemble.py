@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from pipesim.executor.instructions import plan
 from pipesim.executor.job import Job, RankResult
-from pipesim.executor.plan import plan
 from pipesim.executor.run import Run, timeline_of
 from pipesim.executor.workload import describe
 from pipesim.ir import NONE

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from pipesim.executor.plan import Instruction, Unit
+from pipesim.executor.instructions import Instruction, Unit
 from pipesim.ir import NONE
 
 Nanoseconds = npt.NDArray[np.int64]

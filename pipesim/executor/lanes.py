@@ -18,12 +18,12 @@ import torch
 from torch import nn
 
 from pipesim.errors import ExecutionError
-from pipesim.executor.collectives import gradients_of
 from pipesim.executor.device import CpuDevice, CudaDevice, Device
 from pipesim.executor.environment import environment
+from pipesim.executor.gradient_sums import gradients_of
+from pipesim.executor.instructions import RankProgram, Unit, plan
 from pipesim.executor.job import Job, RankResult
 from pipesim.executor.models import build_model, sample
-from pipesim.executor.plan import RankProgram, Unit, plan
 from pipesim.executor.rank import RankExecutor
 from pipesim.executor.stage import AnyStage, Boundary, probe
 from pipesim.executor.steps import Steps, make_stage, row_bytes

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pipesim.costs.traced.pipeline_model import PipelineModel, load_pipeline_model
 from pipesim.errors import ExecutionError
-from pipesim.executor.transformer import transformer_layers
+from pipesim.executor.decoder_layers import transformer_layers
 from pipesim.executor.workload import CnnWorkload, ModelWorkload, TransformerWorkload
 from pipesim.scenario import split_layers
 

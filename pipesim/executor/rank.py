@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from pipesim.executor.collectives import Collectives
 from pipesim.executor.device import Device
-from pipesim.executor.plan import Instruction, RankProgram, Unit
+from pipesim.executor.gradient_sums import Collectives
+from pipesim.executor.instructions import Instruction, RankProgram, Unit
 from pipesim.executor.stage import AnyStage, Boundary, Stage
 from pipesim.executor.transport import Transport
 from pipesim.ir import NONE

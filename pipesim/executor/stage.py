@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pipesim.errors import ExecutionError
-from pipesim.executor.memory import ActivationMeter
 from pipesim.executor.models import Carried, PipelineModel, StageModule
+from pipesim.executor.saved_bytes import ActivationMeter
 from pipesim.executor.wgrad import WeightGradients, make_deferrable
 from pipesim.ir.actions import Op
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from pipesim.errors import ExecutionError
-from pipesim.executor.clock import ClockReading
+from pipesim.executor.clock_offset import ClockReading
 from pipesim.executor.device import COLUMNS
+from pipesim.executor.instructions import RankProgram
 from pipesim.executor.job import Job, RankResult
-from pipesim.executor.memory import ActivationMeter
 from pipesim.executor.models import PipelineModel, StageModule, build_stage, sample
-from pipesim.executor.plan import RankProgram
+from pipesim.executor.saved_bytes import ActivationMeter
 from pipesim.executor.stage import AnyStage, Boundary, Stage
 from pipesim.executor.wgrad import deferred_share
 from pipesim.executor.workload import EmulatedWorkload

@@ -16,7 +16,7 @@ from torch.distributed import PrefixStore, TCPStore
 from pipesim.errors import ExecutionError
 from pipesim.executor.board import Board, agree_on_key, announce, loopback_store, wait_for
 from pipesim.executor.job import Job, RankResult
-from pipesim.executor.pool import stay_on_this_machine
+from pipesim.executor.rank_processes import stay_on_this_machine
 from pipesim.executor.wire import num_body_bytes, pack_result, unpack_result
 from pipesim.executor.worker import Worker, connect
 

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from pipesim.errors import ExecutionError, PipesimError
 from pipesim.executor.board import Board
-from pipesim.executor.clock import ClockReading, host_name, read_clock
-from pipesim.executor.collectives import ProcessCollectives
+from pipesim.executor.clock_offset import ClockReading, host_name, read_clock
 from pipesim.executor.device import CpuDevice, CudaDevice, Device, EmulatedDevice, UntimedDevice
 from pipesim.executor.environment import environment
+from pipesim.executor.gradient_sums import ProcessCollectives
+from pipesim.executor.instructions import RankProgram, plan, post_receives_early
 from pipesim.executor.job import BETWEEN_STEPS, BUILDING, Job, RankError, RankResult
 from pipesim.executor.models import build_model, sample
-from pipesim.executor.plan import RankProgram, plan, post_receives_early
 from pipesim.executor.rank import RankExecutor
 from pipesim.executor.stage import AnyStage, Boundary, EmulatedStage, Stage, probe
 from pipesim.executor.steps import Steps, make_stage, row_bytes

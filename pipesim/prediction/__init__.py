@@ -1,6 +1,6 @@
 """The one road from a scenario to its numbers: nothing else picks what times a schedule, or its costs."""
 
-from pipesim.prediction.prepared import Prepared, prepare
+from pipesim.prediction.preparation import Prepared, prepare
 from pipesim.prediction.programs import Programs
 from pipesim.prediction.repeats import Repeats, repeat
 from pipesim.prediction.result import Asynchrony, Prediction

@@ -18,7 +18,7 @@ from pipesim.ir import find_hang, has_messages, with_step_end
 from pipesim.ir.actions import Lowered, Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import measure
-from pipesim.prediction.prepared import Prepared, prepare
+from pipesim.prediction.preparation import Prepared, prepare
 from pipesim.prediction.programs import Programs
 from pipesim.prediction.result import Prediction, TimedBy
 from pipesim.prediction.schedule_source import read_csv_text

@@ -24,8 +24,8 @@ from pipesim.executor import (
     execute,
     workload_from_scenario,
 )
-from pipesim.executor.execute import check_device
 from pipesim.executor.expected import expected_run_s, in_words
+from pipesim.executor.running import check_device
 from pipesim.ir import lower
 from pipesim.ir.actions import Lowered, Schedule
 from pipesim.ir.shape import MAX_ACTIONS
@@ -181,7 +181,7 @@ def execute_scenario(
     num_replicas : int, optional
         Data-parallel replicas; by default the scenario's.
     num_steps, warmup, threads_per_rank : int
-        See `pipesim.executor.execute`.
+        See `pipesim.executor.running`.
     pool : RankPool, optional
         Processes to use for several runs; by default they are started and ended here.
     progress : Callable

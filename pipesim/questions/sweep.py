@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from pipesim.errors import ScenarioError
 from pipesim.files import complete_file
 from pipesim.prediction import Timing
-from pipesim.questions.grid import Axis, axis_of, grid
+from pipesim.questions.call_pool import CallPool, num_workers_for
 from pipesim.questions.journal import Journal
-from pipesim.questions.pool import Pool, num_workers_for
 from pipesim.questions.sweep_row import RowTask, failed_row, run_row
+from pipesim.questions.variations import Axis, axis_of, grid
 from pipesim.reading import read_frame
 from pipesim.scenario import ResolvedScenario, apply_overrides, need_scenario, scenario_from_mapping
 from pipesim.schedules import family
@@ -207,7 +207,7 @@ def run_sweep(
         left = [task for task in tasks if task.index not in rows]
         progress(num_resumed, len(tasks))
         workers = num_workers or num_workers_for(len(left), tasks_each=_ROWS_A_WORKER)
-        with Pool(workers, executor) as pool:
+        with CallPool(workers, executor) as pool:
             for outcome in pool.run(run_row, left):
                 row = outcome.value
                 if row is None:
@@ -256,7 +256,7 @@ def sweep(
     asked = Sweep(scenario.keys, stated, scenario.file, timing)
     tasks = asked.tasks()
     rows: dict[int, dict[str, Any]] = {}
-    with Pool(num_workers) as pool:
+    with CallPool(num_workers) as pool:
         for outcome in pool.run(run_row, tasks):
             rows[outcome.task.index] = outcome.value or failed_row(outcome.task, outcome.lost or "")
             progress(len(rows), len(tasks))

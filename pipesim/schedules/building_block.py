@@ -69,7 +69,7 @@ def squeeze(blocks: list[Block], num_microbatches: int, peak: int, reach: int) -
         Turns that a rank looks ahead, 1 for none.
     """
     num_ranks = len(blocks)
-    progress = _Progress(2 * num_ranks, num_microbatches)
+    progress = _SlotsDone(2 * num_ranks, num_microbatches)
     workers = [_Worker(turns(block, rank, num_ranks, num_microbatches)) for rank, block in enumerate(blocks)]
     slot = 0
     unfinished = workers
@@ -81,7 +81,7 @@ def squeeze(blocks: list[Block], num_microbatches: int, peak: int, reach: int) -
     return [worker.order for worker in workers]
 
 
-class _Progress:
+class _SlotsDone:
     """Slot after which each stage's forward and backward of a microbatch is done."""
 
     def __init__(self, num_stages: int, num_microbatches: int) -> None:
@@ -113,7 +113,7 @@ class _Worker:
     def __post_init__(self) -> None:
         self.turns.reverse()
 
-    def work(self, slot: int, progress: _Progress, peak: int, reach: int) -> None:
+    def work(self, slot: int, progress: _SlotsDone, peak: int, reach: int) -> None:
         for ahead in range(1, min(reach, len(self.turns)) + 1):
             turn = self.turns[-ahead]
             if progress.allows(turn, slot) and not (turn.is_forward and self.num_in_flight == peak):

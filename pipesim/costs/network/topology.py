@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import groupby, product
 
 from pipesim.costs.network.alpha_beta import Algorithm, LinkCost, Number, PointToPoint, Ring
-from pipesim.costs.network.collectives import BASE_LATENCY_S, Group
+from pipesim.costs.network.collective_rates import BASE_LATENCY_S, Group
 from pipesim.costs.network.exchange import Exchange
 from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.network.wiring import Wiring

@@ -16,9 +16,9 @@ from pipesim.costs.network.topology import (
     fabric,
     pipeline_links,
 )
-from pipesim.costs.stages.provenance import common_provenance
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
-from pipesim.costs.stages.sharding import Block, Sharding, StageParameters
+from pipesim.costs.stages.sharding import GatheredBlock, Sharding, StageParameters
+from pipesim.costs.stages.stage_provenance import common_provenance
 from pipesim.costs.stages.state import StateBytes
 from pipesim.costs.table import CostTable, EmbeddingCopy, GradientCollective
 from pipesim.errors import ScenarioError
@@ -88,7 +88,7 @@ class Stages:
     activation_bytes: FloatArray
     working_bytes: FloatArray
     deferred_bytes: FloatArray | None
-    blocks: Callable[[int], Sequence[Block]]
+    blocks: Callable[[int], Sequence[GatheredBlock]]
     tokens_per_sample: int | None
     model_flops_per_step: float
     provenance: Mapping[str, str]

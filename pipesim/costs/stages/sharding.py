@@ -34,7 +34,7 @@ class StageParameters:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class GatheredBlock:
     """A part of a stage that gathers and reduces as one: seconds of it and parameters on one device.
 
     The backward contains the weight gradient.
@@ -74,7 +74,7 @@ class Sharding:
     across: Ring | None = None
     reshard: bool = False
 
-    def exchange(self, stages: Sequence[Sequence[Block]]) -> ShardExchange | None:
+    def exchange(self, stages: Sequence[Sequence[GatheredBlock]]) -> ShardExchange | None:
         """Gathers and reductions of stages, given as their blocks; None where nothing is moved."""
         gathers = tuple(tuple(self._all(self._gather(block) for block in blocks)) for blocks in stages)
         reductions = tuple(tuple(self._all(self._reduce(block) for block in blocks)) for blocks in stages)
@@ -103,7 +103,7 @@ class Sharding:
         )
 
     def exposed_s(
-        self, blocks: Sequence[Block], *, gathers: bool = True, reduces: bool = True
+        self, blocks: Sequence[GatheredBlock], *, gathers: bool = True, reduces: bool = True
     ) -> tuple[float, float, float, float]:
         """Seconds that gathers and reductions add to F, B, I and W of a stage's blocks on an idle network."""
         gathered = [_seconds(self._gather(block)) if gathers else 0.0 for block in blocks]
@@ -121,7 +121,7 @@ class Sharding:
             weight_gradient += exposed_s(block.weight_gradient_s, gradient, self.slowdown)
         return forward, backward, input_gradient, weight_gradient
 
-    def working_bytes(self, blocks: Sequence[Block]) -> float:
+    def working_bytes(self, blocks: Sequence[GatheredBlock]) -> float:
         """Whole weights and gradients of two neighbouring blocks, one at work and one on its way."""
         if self.level == "fsdp":
             # Gradients and gathered weights lie whole anyway, or the whole stage is gathered.
@@ -134,17 +134,17 @@ class Sharding:
             nbytes += self.precision.weight_bytes
         return largest * nbytes
 
-    def _gather(self, block: Block) -> list[SyncStep]:
+    def _gather(self, block: GatheredBlock) -> list[SyncStep]:
         if self.level not in ("zero3", "fsdp"):
             return []
         return self._moved(block, self.precision.weight_bytes, gather=True)
 
-    def _reduce(self, block: Block) -> list[SyncStep]:
+    def _reduce(self, block: GatheredBlock) -> list[SyncStep]:
         if self.level not in ("zero2", "zero3", "fsdp"):
             return []
         return self._moved(block, self.precision.gradient_bytes, gather=False)
 
-    def _moved(self, block: Block, bytes_each: float, *, gather: bool) -> list[SyncStep]:
+    def _moved(self, block: GatheredBlock, bytes_each: float, *, gather: bool) -> list[SyncStep]:
         collective = all_gather if gather else reduce_scatter
         steps = [
             SyncStep(collective(number * bytes_each, ring), of_experts, of_weights=gather)

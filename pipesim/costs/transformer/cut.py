@@ -10,9 +10,9 @@ import numpy.typing as npt
 from pipesim.costs.stages.balance import Chain, balanced, expected_in_flight
 from pipesim.costs.stages.sharding import StageParameters
 from pipesim.costs.stages.state import StateBytes
+from pipesim.costs.transformer.activation_memory import stage_activations
 from pipesim.costs.transformer.kinds import LayerKind
 from pipesim.costs.transformer.layer import Setting, embedding_times, head_times, layer_times
-from pipesim.costs.transformer.memory import stage_activations
 from pipesim.costs.transformer.parameters import embedding_parameters, head_parameters, layer_parameters
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.errors import ScenarioError

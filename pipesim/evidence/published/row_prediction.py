@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from pipesim.costs import build_costs
+from pipesim.costs.transformer.activation_memory import stage_activations
 from pipesim.costs.transformer.cut import layers_of_stages, layers_per_stage
-from pipesim.costs.transformer.memory import stage_activations
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.evidence.published.collective_rows import collective_s
 from pipesim.evidence.published.published_row import PublishedRow, Quantity

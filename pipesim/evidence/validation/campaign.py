@@ -146,7 +146,7 @@ def validate(
     model : str, optional
         In place of the scenario's transformer: ``cnn``, or ``module:factory``.
     num_steps, warmup, threads_per_rank : int
-        See `pipesim.executor.execute`.
+        See `pipesim.executor.running`.
     retries : int
         How often a run with fewer than three undisturbed steps is repeated.
     pool, progress : RankPool, optional; Callable

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
 from pipesim.prediction import Prediction
+from pipesim.questions.call_pool import CallPool, num_workers_for
 from pipesim.questions.planning.bounds import Bound, CutTask, bound_cut
+from pipesim.questions.planning.candidate_timing import Timed
 from pipesim.questions.planning.losses import Losses
 from pipesim.questions.planning.refinement import Confirmed, Refinement
 from pipesim.questions.planning.space import Candidate, changes_of, enumerate_cuts
-from pipesim.questions.planning.timing import Timed
-from pipesim.questions.pool import Pool, num_workers_for
 from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.scenario.resolved import Cluster, Transformer
 from pipesim.schedules import families_named
@@ -272,7 +272,7 @@ def plan(
     space = enumerate_cuts(scenario, model, cluster)
     rejected: Counter[str] = Counter(space.rejected)
     workers = num_workers or num_workers_for(len(space.cuts), tasks_each=_CUTS_A_WORKER)
-    with Pool(workers, executor) as pool:
+    with CallPool(workers, executor) as pool:
         progress(f"{len(space.cuts)} cuts")
         bounds: list[Bound] = []
         for done in pool.run(bound_cut, [CutTask(scenario, cut, names) for cut in space.cuts]):

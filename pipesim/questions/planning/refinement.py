@@ -12,11 +12,11 @@ import numpy as np
 
 from pipesim.errors import PipesimError
 from pipesim.prediction import Prediction, Programs, predict_within, prepare
+from pipesim.questions.call_pool import CallPool
 from pipesim.questions.planning.bounds import DOES_NOT_FIT, Bound
+from pipesim.questions.planning.candidate_timing import Timed, group_by_shape, time_shape
 from pipesim.questions.planning.losses import Losses, losses_of
 from pipesim.questions.planning.space import scenario_of
-from pipesim.questions.planning.timing import Timed, group_by_shape, time_shape
-from pipesim.questions.pool import Pool
 from pipesim.scenario import ResolvedScenario
 
 TIMED_AT_ONCE = 32
@@ -67,14 +67,14 @@ class Refinement:
         Every configuration that may fit.
     top : int
         Configurations wanted.
-    pool : Pool
+    pool : CallPool
         Where the work runs.
     num_workers : int
         Processes of the pool.
     """
 
     def __init__(
-        self, scenario: ResolvedScenario, bounds: list[Bound], top: int, pool: Pool, num_workers: int
+        self, scenario: ResolvedScenario, bounds: list[Bound], top: int, pool: CallPool, num_workers: int
     ) -> None:
         self.scenario = scenario
         self.top = top

@@ -9,7 +9,7 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.hf.experts import expert_fields, latent_attention_fields
-from pipesim.scenario.hf.families import FAMILIES, GPT2, LLAMA, REFUSED, Family
+from pipesim.scenario.hf.families import FAMILIES, GPT2, LLAMA, REFUSED, DecoderFamily
 from pipesim.scenario.json_text import read_json_object
 from pipesim.scenario.settings import Settings, known_settings
 
@@ -97,7 +97,7 @@ def read_hf_model(
     return HfModel(fields, settings.unused())
 
 
-def _shape(settings: Settings, family: Family) -> dict[str, Any]:
+def _shape(settings: Settings, family: DecoderFamily) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for key, names in _SIZES.items():
         sets = f"model.{key}"
@@ -129,7 +129,7 @@ def _shape(settings: Settings, family: Family) -> dict[str, Any]:
     return fields
 
 
-def _positions(settings: Settings, family: Family) -> dict[str, Any]:
+def _positions(settings: Settings, family: DecoderFamily) -> dict[str, Any]:
     positions = settings.count(*_POSITIONS)
     if positions is None and family.learned_positions:
         positions = settings.required(*_POSITIONS, what="the longest sequence")
@@ -166,7 +166,7 @@ def _what(key: str) -> str:
     }.get(key, "rows of the token embedding")
 
 
-def _family(config: Mapping[str, Any], file: str, *, ignored: bool) -> Family:
+def _family(config: Mapping[str, Any], file: str, *, ignored: bool) -> DecoderFamily:
     model_type = config.get("model_type")
     if model_type is None or ignored:
         if "n_embd" in config:

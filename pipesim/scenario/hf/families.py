@@ -8,7 +8,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class DecoderFamily:
     """Conventions of one kind of decoder.
 
     Parameters
@@ -35,10 +35,10 @@ class Family:
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
 
-LLAMA = Family(gated_mlp=True, biases=False, tied=False)
+LLAMA = DecoderFamily(gated_mlp=True, biases=False, tied=False)
 _TIED = replace(LLAMA, tied=True)
-GPT2 = Family(gated_mlp=False, biases=True, tied=True, learned_positions=True, default_ffn_factor=4)
-_PLAIN = Family(gated_mlp=False, biases=False, tied=False)
+GPT2 = DecoderFamily(gated_mlp=False, biases=True, tied=True, learned_positions=True, default_ffn_factor=4)
+_PLAIN = DecoderFamily(gated_mlp=False, biases=False, tied=False)
 _GEMMA3 = replace(
     _TIED,
     some_windows=True,
@@ -53,16 +53,16 @@ deepseek_v3 kimi_k2 phi3 phimoe glm glm4 glm4_moe minimax_m2 internlm internlm2 
 olmo2 olmoe seed_oss hunyuan_v1_dense exaone stablelm granite_llama aquila yi mimo dots1 llava llava_next
 pixtral internvl_chat
 """
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, DecoderFamily] = {
     "gpt2": GPT2,
     "gpt_bigcode": GPT2,
     "opt": replace(GPT2, position_padding=2, default_ffn_factor=None),
     "bloom": replace(GPT2, learned_positions=False),
-    "gpt_neox": Family(gated_mlp=False, biases=True, tied=False),
-    "gptj": Family(gated_mlp=False, biases=True, tied=False, default_ffn_factor=4),
-    "phi": Family(gated_mlp=False, biases=True, tied=False),
-    "starcoder2": Family(gated_mlp=False, biases=True, tied=True),
-    "falcon": Family(gated_mlp=False, biases=False, tied=True, default_ffn_factor=4),
+    "gpt_neox": DecoderFamily(gated_mlp=False, biases=True, tied=False),
+    "gptj": DecoderFamily(gated_mlp=False, biases=True, tied=False, default_ffn_factor=4),
+    "phi": DecoderFamily(gated_mlp=False, biases=True, tied=False),
+    "starcoder2": DecoderFamily(gated_mlp=False, biases=True, tied=True),
+    "falcon": DecoderFamily(gated_mlp=False, biases=False, tied=True, default_ffn_factor=4),
     "nemotron": _PLAIN,
     "arcee": _PLAIN,
     "apertus": _PLAIN,

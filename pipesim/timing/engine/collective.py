@@ -8,9 +8,9 @@ from typing import Any
 
 import simpy
 
-from pipesim.timing.engine.clock import Clock
-from pipesim.timing.engine.network import Network, Stream
 from pipesim.timing.engine.pace import Pace
+from pipesim.timing.engine.shared_flows import Network, Stream
+from pipesim.timing.engine.simulated_clock import Clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Transfer:
     nbytes: Any
 
 
-class Collective:
+class RunningCollective:
     """A process that starts when its last member arrives and ends for all of them at one time.
 
     It may have several rounds, one after the other, each with arrivals of its own.
@@ -108,7 +108,7 @@ class Collective:
             pace.speed_up()
 
 
-class Exchange:
+class RunningExchange:
     """What a computation moves among the replicas, in parts spread evenly over it.
 
     On an idle network it is through before the computation is, which lasts as long as its exposed parts make
@@ -166,15 +166,17 @@ class GradientSync:
 
     Parameters
     ----------
-    buckets : Collective
+    buckets : RunningCollective
         A round for each.
-    gather : Collective, optional
+    gather : RunningCollective, optional
         What follows the last of them.
     overlapped : bool
         The buckets are joined during the stage's last backward, not at the end of the step.
     """
 
-    def __init__(self, buckets: Collective, gather: Collective | None, *, overlapped: bool) -> None:
+    def __init__(
+        self, buckets: RunningCollective, gather: RunningCollective | None, *, overlapped: bool
+    ) -> None:
         self.buckets = buckets
         self.overlapped = overlapped
         self._gather = gather
@@ -215,12 +217,12 @@ class StepEnd:
     ----------
     reductions : dict of int to GradientSync
         Gradient synchronisation of each stage.
-    embedding : Collective
+    embedding : RunningCollective
         All-reduce of a tied embedding, of the ranks that have it.
-    optimizer_barrier : Collective
+    optimizer_barrier : RunningCollective
         The optimizer waits for the norm of every gradient.
     """
 
     reductions: dict[int, GradientSync]
-    embedding: Collective
-    optimizer_barrier: Collective
+    embedding: RunningCollective
+    optimizer_barrier: RunningCollective

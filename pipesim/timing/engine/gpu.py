@@ -8,8 +8,7 @@ from typing import Any
 import simpy
 
 from pipesim.ir.actions import Op
-from pipesim.timing.engine.clock import Clock
-from pipesim.timing.engine.collective import Exchange, StepEnd
+from pipesim.timing.engine.collective import RunningExchange, StepEnd
 from pipesim.timing.engine.link import Mail
 from pipesim.timing.engine.pace import Pace
 from pipesim.timing.engine.program import (
@@ -24,6 +23,7 @@ from pipesim.timing.engine.program import (
     STEP_END,
     Program,
 )
+from pipesim.timing.engine.simulated_clock import Clock
 
 COMPUTES = (COMPUTE, PAIR_END)
 DISTURBED_COMPUTES = (DISTURBED, DISTURBED_PAIR_END)
@@ -42,7 +42,7 @@ class Gpu:
         Which of them this is.
     mail : Mail
         The messages of the replica.
-    exchanges : dict of int to Exchange
+    exchanges : dict of int to RunningExchange
         What computations move among the replicas, by row; shared by the replicas.
     step_end : StepEnd
         What ends the step, shared by the replicas.
@@ -60,7 +60,7 @@ class Gpu:
         program: Program,
         rank: int,
         mail: Mail,
-        exchanges: dict[int, Exchange],
+        exchanges: dict[int, RunningExchange],
         step_end: StepEnd,
         start_s: list[Any],
         end_s: list[Any],

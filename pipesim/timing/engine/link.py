@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import simpy
 
 from pipesim.costs.network.alpha_beta import LinkCost
-from pipesim.timing.engine.clock import Clock
-from pipesim.timing.engine.network import Network, Stream
+from pipesim.timing.engine.shared_flows import Network, Stream
+from pipesim.timing.engine.simulated_clock import Clock
 
 Waiter = tuple[simpy.Event, Any]
 """An event, and how long after an arrival it happens."""
@@ -22,7 +22,7 @@ class Carrier(Protocol):
         """Take a message now."""
 
 
-class Link:
+class RankLink:
     """One direction of a wire between two ranks; messages on it share its bandwidth equally.
 
     Latency occupies nothing. A process serves the messages on the wire. It sleeps until the next one has
@@ -162,7 +162,7 @@ class Mail:
     ) -> None:
         self.clock = clock
         self.links: list[Carrier] = [
-            Link(clock, link, self) if isinstance(link, LinkCost) else link(self) for link in links
+            RankLink(clock, link, self) if isinstance(link, LinkCost) else link(self) for link in links
         ]
         self.route = route
         self.nbytes = nbytes

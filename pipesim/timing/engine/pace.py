@@ -6,7 +6,7 @@ from typing import Any
 
 import simpy
 
-from pipesim.timing.engine.clock import Clock
+from pipesim.timing.engine.simulated_clock import Clock
 
 
 class Pace:

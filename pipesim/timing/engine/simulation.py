@@ -15,14 +15,14 @@ from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.ir.actions import Lowered, Op
 from pipesim.ir.shape import check_replicas
 from pipesim.ir.timeline import Timeline
-from pipesim.timing.engine.clock import Clock
-from pipesim.timing.engine.collective import Collective, Exchange, GradientSync, StepEnd
+from pipesim.timing.engine.collective import GradientSync, RunningCollective, RunningExchange, StepEnd
 from pipesim.timing.engine.giving_up import GiveUp
 from pipesim.timing.engine.gpu import Gpu
 from pipesim.timing.engine.link import Mail
-from pipesim.timing.engine.network import NetworkMode
 from pipesim.timing.engine.pace import Pace
 from pipesim.timing.engine.program import RECEIVE, SEND, Program, prepare
+from pipesim.timing.engine.shared_flows import NetworkMode
+from pipesim.timing.engine.simulated_clock import Clock
 from pipesim.timing.engine.wires import LinkMaker, Wires
 
 P2pMode = Literal["overlapped", "send-blocking", "blocking"]
@@ -97,8 +97,8 @@ def simulate(
     meeting_s = 0 if costs.host is None else costs.host.meeting_s
     step_end = StepEnd(
         {stage: _gradient_sync(clock, wires, stage, paces) for stage in wires.holders},
-        Collective(clock, num_replicas * len(wires.with_copies), alone_s, transfers),
-        Collective(clock, num_replicas * schedule.num_ranks, meeting_s),
+        RunningCollective(clock, num_replicas * len(wires.with_copies), alone_s, transfers),
+        RunningCollective(clock, num_replicas * schedule.num_ranks, meeting_s),
     )
     exchanges = _exchanges(clock, wires, program, num_replicas)
     gap_s = 0 if costs.host is None else costs.host.per_action_s
@@ -143,22 +143,22 @@ def _gradient_sync(clock: Clock, wires: Wires, stage: int, paces: Sequence[Seque
     num_members, fixed_s = len(ranks) * len(paces), costs.fixed_sync_s[stage]
     if costs.gradient_buckets is None:
         alone_s, transfers = wires.transfers(stage, costs.sync_steps(stage))
-        whole = Collective(clock, num_members, fixed_s + alone_s, transfers)
+        whole = RunningCollective(clock, num_members, fixed_s + alone_s, transfers)
         return GradientSync(whole, None, overlapped=False)
     of_bucket = [step for step in costs.sync_steps(stage, bucket_share(costs, stage)) if not step.of_weights]
     alone_s, transfers = wires.transfers(stage, of_bucket)
     beside = [of_replica[rank] for of_replica in paces for rank in ranks]
     num_buckets = int(costs.gradient_buckets[stage])
-    buckets = Collective(clock, num_members, alone_s, transfers, num_rounds=num_buckets, paces=beside)
+    buckets = RunningCollective(clock, num_members, alone_s, transfers, num_rounds=num_buckets, paces=beside)
     of_weights = [step for step in costs.sync_steps(stage) if step.of_weights]
     alone_s, transfers = wires.transfers(stage, of_weights)
     if not of_weights and not fixed_s:
         return GradientSync(buckets, None, overlapped=True)
-    last = Collective(clock, num_members, fixed_s + alone_s, transfers)
+    last = RunningCollective(clock, num_members, fixed_s + alone_s, transfers)
     return GradientSync(buckets, last, overlapped=True)
 
 
-def _exchanges(clock: Clock, wires: Wires, program: Program, num_replicas: int) -> dict[int, Exchange]:
+def _exchanges(clock: Clock, wires: Wires, program: Program, num_replicas: int) -> dict[int, RunningExchange]:
     """Exchanges that can make a computation longer: they share wires, or replicas wait for each other."""
     if wires.costs.shard_exchange is None:
         return {}
@@ -167,7 +167,7 @@ def _exchanges(clock: Clock, wires: Wires, program: Program, num_replicas: int) 
         alone_s, transfers = wires.exchange_transfers(row)
         if transfers or num_replicas > 1:
             num_parts = num_blocks[program.schedule.stage[row]]
-            found[row] = Exchange(clock, num_replicas, num_parts, alone_s, transfers)
+            found[row] = RunningExchange(clock, num_replicas, num_parts, alone_s, transfers)
     return found
 
 
@@ -179,7 +179,7 @@ class _Replica:
         clock: Clock,
         program: Program,
         links: list[LinkMaker],
-        exchanges: dict[int, Exchange],
+        exchanges: dict[int, RunningExchange],
         step_end: StepEnd,
         paces: Sequence[Pace],
         p2p: P2pMode,

@@ -14,11 +14,11 @@ from pipesim.costs.network.traffic import Traffic
 from pipesim.costs.reductions import reduction_key, step_reductions
 from pipesim.costs.shards import ShardKey, SyncStep
 from pipesim.ir.actions import BoolArray, Op
-from pipesim.timing.engine.clock import Clock
 from pipesim.timing.engine.collective import Transfer
 from pipesim.timing.engine.link import Carrier, IdealLink, Mail, SharedLink
-from pipesim.timing.engine.network import Network, NetworkMode, Stream
 from pipesim.timing.engine.program import Program
+from pipesim.timing.engine.shared_flows import Network, NetworkMode, Stream
+from pipesim.timing.engine.simulated_clock import Clock
 
 LinkMaker = LinkCost | Callable[[Mail], Carrier]
 

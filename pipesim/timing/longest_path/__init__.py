@@ -5,7 +5,7 @@
 """
 
 from pipesim.timing.longest_path.exact import evaluate
-from pipesim.timing.longest_path.prepared import PreparedSchedule
+from pipesim.timing.longest_path.reusable_program import PreparedSchedule
 from pipesim.timing.longest_path.spans import Spans
 from pipesim.timing.longest_path.step_program import StepProgram
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from pipesim.costs import CostTable
 from pipesim.costs.rows import row_durations
 from pipesim.ir.dependencies import NONE
-from pipesim.timing.longest_path.prepared import PreparedSchedule
+from pipesim.timing.longest_path.reusable_program import PreparedSchedule
 
 FloatArray = npt.NDArray[np.float64]
 

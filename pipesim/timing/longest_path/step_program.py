@@ -19,7 +19,7 @@ from pipesim.ir.actions import IntArray, Op, Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.timing.longest_path.contention import wires_contend
 from pipesim.timing.longest_path.left import least_left_s
-from pipesim.timing.longest_path.prepared import PreparedSchedule
+from pipesim.timing.longest_path.reusable_program import PreparedSchedule
 
 FloatArray = npt.NDArray[np.float64]
 

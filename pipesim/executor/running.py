@@ -7,7 +7,7 @@ import os
 from pipesim.errors import ExecutionError
 from pipesim.executor.assemble import assemble
 from pipesim.executor.job import Job
-from pipesim.executor.pool import RankPool, require_torch
+from pipesim.executor.rank_processes import RankPool, require_torch
 from pipesim.executor.run import Run
 from pipesim.executor.workload import EmulatedWorkload, FactoryWorkload, Workload
 from pipesim.ir import lower, validate

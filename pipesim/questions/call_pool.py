@@ -45,7 +45,7 @@ def num_workers_for(num_tasks: int, *, tasks_each: int) -> int:
     return max(1, min(cores, num_tasks // tasks_each))
 
 
-class Pool:
+class CallPool:
     """Where calls run: in this process, in others that it starts, or on an executor.
 
     Parameters
@@ -62,7 +62,7 @@ class Pool:
         self._given = executor
         self._own: ProcessPoolExecutor | None = None
 
-    def __enter__(self) -> Pool:
+    def __enter__(self) -> CallPool:
         return self
 
     def __exit__(

@@ -12,13 +12,13 @@ import torch
 from pipesim import units
 from pipesim.costs.stages.assembly import FloatArray, Stages, cost_table, on_mixed_ranks
 from pipesim.costs.stages.balance import Chain, balanced, expected_in_flight
-from pipesim.costs.stages.sharding import Block, StageParameters
+from pipesim.costs.stages.sharding import GatheredBlock, StageParameters
 from pipesim.costs.stages.state import StateBytes
 from pipesim.costs.table import CostTable
 from pipesim.costs.traced.layer_trace import LayerTrace, ModelTrace
-from pipesim.costs.traced.memory import stage_bytes
 from pipesim.costs.traced.times import KERNELS_OF_A_LAYER, KernelRates, LayerTimes, kernel_rates, layer_times
 from pipesim.costs.traced.trace import trace_model
+from pipesim.costs.traced.traced_memory import stage_bytes
 from pipesim.errors import ScenarioError
 from pipesim.ir.shape import stage_holders
 from pipesim.scenario.layers import split_layers
@@ -180,10 +180,12 @@ def _stages(scenario: ResolvedScenario, model: TorchModel, timed: _Timed, counts
     boundary = np.array([float(trace.layers[end - 1].message_bytes) for end in ends])
     boundary[-1] = 0.0
 
-    def blocks(stage: int) -> Sequence[Block]:
+    def blocks(stage: int) -> Sequence[GatheredBlock]:
         layers = zip(times[stage], trace.layers[cuts[stage]], strict=True)
         return [
-            Block(seconds.forward_s, seconds.backward_s, seconds.weight_gradient_s, _parameters([layer]))
+            GatheredBlock(
+                seconds.forward_s, seconds.backward_s, seconds.weight_gradient_s, _parameters([layer])
+            )
             for seconds, layer in layers
         ]
 

@@ -11,8 +11,9 @@ import numpy.typing as npt
 
 from pipesim.costs.network.topology import tied_embedding_ring
 from pipesim.costs.stages.assembly import Stages, cost_table, on_mixed_ranks
-from pipesim.costs.stages.sharding import Block, StageParameters
+from pipesim.costs.stages.sharding import GatheredBlock, StageParameters
 from pipesim.costs.table import CostTable
+from pipesim.costs.transformer.activation_memory import stage_activations
 from pipesim.costs.transformer.cut import Holders, layers_of_stages, layers_per_stage
 from pipesim.costs.transformer.flops import recomputed_flops, step_flops
 from pipesim.costs.transformer.kinds import LAYER_KINDS, LayerKind
@@ -26,15 +27,14 @@ from pipesim.costs.transformer.layer import (
     layer_times,
     message_bytes,
 )
-from pipesim.costs.transformer.memory import stage_activations
 from pipesim.costs.transformer.parameters import (
     embedding_parameters,
     head_parameters,
     layer_parameters,
     stage_parameters,
 )
-from pipesim.costs.transformer.provenance import transformer_provenance
 from pipesim.costs.transformer.setting import layer_setting
+from pipesim.costs.transformer.transformer_provenance import transformer_provenance
 from pipesim.scenario.resolved import Cluster, Efficiency, LayerSplit, ResolvedScenario, Transformer
 
 FloatArray = npt.NDArray[np.float64]
@@ -178,7 +178,9 @@ def _recomputed(setting: Setting, layers: Sequence[Sequence[LayerKind]], num_seq
     )
 
 
-def _blocks(scenario: ResolvedScenario, setting: Setting, times: _StageTimes, stage: int) -> list[Block]:
+def _blocks(
+    scenario: ResolvedScenario, setting: Setting, times: _StageTimes, stage: int
+) -> list[GatheredBlock]:
     """List what a stage gathers and reduces one by one, in the order of the forward."""
     model, parallel = setting.model, scenario.parallel
     blocks = []
@@ -196,5 +198,7 @@ def _blocks(scenario: ResolvedScenario, setting: Setting, times: _StageTimes, st
     return blocks
 
 
-def _block(times: BlockTimes, held: StageParameters) -> Block:
-    return Block(sum(times.forward_s.values()), sum(times.backward_s.values()), times.weight_gradient_s, held)
+def _block(times: BlockTimes, held: StageParameters) -> GatheredBlock:
+    return GatheredBlock(
+        sum(times.forward_s.values()), sum(times.backward_s.values()), times.weight_gradient_s, held
+    )

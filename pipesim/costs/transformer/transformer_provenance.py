@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipesim.costs.stages.provenance import runs
+from pipesim.costs.stages.stage_provenance import runs
 from pipesim.costs.transformer.parameters import experts_in_stages
 from pipesim.scenario.resolved import Transformer
 

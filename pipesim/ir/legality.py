@@ -7,7 +7,7 @@ import numpy as np
 from pipesim.errors import ScheduleError
 from pipesim.ir.actions import Op, Schedule
 from pipesim.ir.dependencies import BACKWARDS, NONE, RowTable, dependencies, linear_extension
-from pipesim.ir.grid import format_grid
+from pipesim.ir.text_grid import format_grid
 
 
 def validate(schedule: Schedule) -> None:

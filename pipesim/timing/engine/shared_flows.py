@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol
 import simpy
 
 from pipesim.costs.network.fabric import Flow
-from pipesim.timing.engine.clock import Clock
 from pipesim.timing.engine.sharing import fair_rates, is_full_rate
+from pipesim.timing.engine.simulated_clock import Clock
 
 NetworkMode = Literal["fair", "fifo", "ideal"]
 _MOST_RATES_KEPT = 4096
