@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
-from pipesim.costs.rows import activations_held, exchange_s, logits_held
+from pipesim.costs.rows import exchange_s
+from pipesim.device_memory import MemoryParts, fits_memory, memory_parts, peak_memory_by_rank
 from pipesim.errors import ScheduleError
 from pipesim.ir import NONE, Dependencies, check_compute_only, dependencies, peak_in_flight
 from pipesim.ir.actions import RECEIVES, REDUCTIONS, SENDS, Op, Schedule
@@ -50,30 +51,6 @@ class Breakdown:
     p2p_s: Seconds
     collective_s: Seconds
     cooldown_s: Seconds
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryParts:
-    """What a rank's memory is full of where it is fullest, in bytes; the parts add up to the peak.
-
-    Parameters
-    ----------
-    weights, gradients, optimizer
-        Held for the whole step.
-    activations
-        Of the microbatches in flight, without logits.
-    logits
-        What the last stage keeps of them, the loss's state with them.
-    buffers
-        Working set of the action that runs: a recomputed layer, gradients of a sublayer, gathered weights.
-    """
-
-    weights: float
-    gradients: float
-    optimizer: float
-    activations: float
-    logits: float
-    buffers: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,71 +350,6 @@ def _hidden_exchange(schedule: Schedule, costs: CostTable, breakdowns: list[Brea
     return max(max(0, of_rank - b.collective_s) for of_rank, b in zip(in_all, breakdowns, strict=True))
 
 
-def memory_by_row(schedule: Schedule, costs: CostTable) -> Array:
-    """Bytes that a rank uses while each row of a compute-only schedule runs, shape (rows,).
-
-    Weights, gradients and optimizer state of all its stages, activations in flight (a backward still holds
-    what it is about to release), and the row's working set.
-    """
-    after = activations_held(schedule, costs)
-    before = np.empty_like(after)
-    before[1:] = after[:-1]
-    before[schedule.offsets[:-1]] = 0
-    during = np.where(schedule.op == Op.F, after, before) + costs.working_bytes[schedule.stage]
-    # An I that leaves more than it found has used its working set up for that by its end.
-    total: Array = np.maximum(during, after)
-    total += np.repeat(_static_bytes(schedule, costs), np.diff(schedule.offsets))
-    return total
-
-
-def memory_parts(schedule: Schedule, costs: CostTable) -> list[MemoryParts]:
-    """Split each rank's memory at the first row where it is fullest."""
-    by_row, logits = memory_by_row(schedule, costs), logits_held(schedule, costs)
-    after, found = activations_held(schedule, costs), []
-    for rank, rows in enumerate(_rows_by_rank(schedule)):
-        row = rows.start + int(np.argmax(by_row[rows]))
-        stages = schedule.stages_of(rank)
-        weights, gradients, optimizer = (
-            float(of_stage[stages].sum())
-            for of_stage in (costs.weight_bytes, costs.gradient_bytes, costs.optimizer_bytes)
-        )
-        total = float(by_row[row]) - weights - gradients - optimizer
-        # An action holds what it found, or what it leaves where that is all.
-        at = row if schedule.op[row] == Op.F or total <= float(after[row]) or row == rows.start else row - 1
-        kept, of_logits = float(after[at]), float(logits[at])
-        found.append(
-            MemoryParts(weights, gradients, optimizer, kept - of_logits, of_logits, max(0.0, total - kept))
-        )
-    return found
-
-
-def _static_bytes(schedule: Schedule, costs: CostTable) -> Array:
-    """Weights, gradients and optimizer state of each rank, shape (num_ranks,)."""
-    of_stage = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes
-    return np.array([of_stage[schedule.stages_of(rank)].sum() for rank in range(schedule.num_ranks)])
-
-
-def peak_memory_by_rank(schedule: Schedule, costs: CostTable) -> list[float] | None:
-    """Peak bytes of a device of each rank, by the order alone; None without bytes of activations."""
-    # Of gradients alone, which a calibration knows for what it takes to reduce them, nothing follows.
-    if not costs.activation_bytes.any():
-        return None
-    by_row = memory_by_row(schedule, costs)
-    return [float(by_row[rows].max()) for rows in _rows_by_rank(schedule)]
-
-
-def fits_memory(memory: list[float] | None, costs: CostTable) -> bool | None:
-    """Whether every rank's peak fits its own devices; None where peaks or devices are not known."""
-    limits = (
-        []
-        if memory is None
-        else [costs.of_ranks.get(rank, costs).memory_limit_bytes for rank in range(len(memory))]
-    )
-    if memory is None or None in limits:
-        return None
-    return all(peak <= limit for peak, limit in zip(memory, limits, strict=True) if limit is not None)
-
-
 def _least_possible_s(costs: CostTable) -> float | None:
     flops, peak, num_gpus = costs.causal_flops_per_step, costs.peak_flops_per_gpu, costs.num_gpus
     return None if flops is None or peak is None or num_gpus is None else flops / peak / num_gpus
@@ -493,19 +405,3 @@ def _parts_of_memory(rank: RankMetrics) -> dict[str, float | None]:
         f"{name}_bytes": None if rank.memory_bytes is None else getattr(rank.memory_bytes, name)
         for name in MemoryParts.__slots__
     }
-
-
-def memory_over_time(
-    timeline: Timeline, schedule: Schedule, costs: CostTable, rank: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Memory of a rank as steps: seconds, and bytes in use from then on, each shape (2 * rows of the rank,).
-
-    While an action runs it uses its working set too; between actions only what is held.
-    """
-    rows = schedule.rows_of(rank)
-    compute = timeline.select(timeline.compute)
-    busy = memory_by_row(schedule, costs)[rows]
-    after = activations_held(schedule, costs)[rows]
-    seconds = np.stack([compute.start_s[rows], compute.end_s[rows]], axis=1).reshape(-1)
-    used = np.stack([busy, after + _static_bytes(schedule, costs)[rank]], axis=1).reshape(-1)
-    return seconds.astype(np.float64), used.astype(np.float64)

@@ -18,7 +18,7 @@ from pipesim.costs.network.alpha_beta import (
 from pipesim.costs.network.collective_rates import Group
 from pipesim.costs.network.topology import data_ring
 from pipesim.scenario import scenario_from_mapping
-from pipesim.scenario.resolved import Switches
+from pipesim.scenario.hardware import Switches
 
 DATA = Path(__file__).parent / "data"
 EXACT = Ring(8, Fraction(100), Fraction(1, 1000), Fraction(1, 50))

@@ -11,13 +11,11 @@ from pipesim.costs import build_costs
 from pipesim.costs.transformer.flops import step_flops
 from pipesim.costs.transformer.parameters import model_parameters
 from pipesim.errors import ScenarioError
+from pipesim.scenario.hardware import Accelerator, Cluster, Link
 from pipesim.scenario.resolved import (
-    Accelerator,
     Batch,
-    Cluster,
     Efficiency,
     LayerSplit,
-    Link,
     Parallel,
     Precision,
     ResolvedScenario,

@@ -24,7 +24,8 @@ from pipesim.costs.network.topology import (
     tied_embedding_ring,
 )
 from pipesim.scenario import scenario_from_mapping
-from pipesim.scenario.resolved import Accelerator, Cluster, Link, Parallel
+from pipesim.scenario.hardware import Accelerator, Cluster, Link
+from pipesim.scenario.resolved import Parallel
 
 NVLINK = Link("nvlink3", 240e9, 300e9, 10e-6, 3.4e-6, "test", "2026")
 INFINIBAND = Link("ib-hdr", 23.5e9, 25e9, 20e-6, 14e-6, "test", "2026")

@@ -18,7 +18,8 @@ from pipesim.costs.network.topology import (
     pipeline_links,
     tensor_ring,
 )
-from pipesim.scenario.resolved import Accelerator, Cluster, Link, Parallel
+from pipesim.scenario.hardware import Accelerator, Cluster, Link
+from pipesim.scenario.resolved import Parallel
 
 NVLINK = Link("nvlink4", 370e9, 450e9, 10e-6, 3.4e-6, "test", "2026")
 INFINIBAND = Link("ib-ndr", 48.5e9, 50e9, 20e-6, 14e-6, "test", "2026")

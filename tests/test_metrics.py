@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipesim.costs.direct import direct_costs
+from pipesim.device_memory import memory_over_time
 from pipesim.ir import lower
-from pipesim.metrics import Breakdown, measure, memory_over_time, rank_frame
+from pipesim.metrics import Breakdown, measure, rank_frame
 from pipesim.scenario.resolved import DirectCosts
 from pipesim.schedules import Shape, generate
 from pipesim.timing.engine import simulate

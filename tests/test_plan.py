@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from pipesim.cli.app import app
+from pipesim.device_memory import memory_by_row
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
-from pipesim.metrics import memory_by_row
 from pipesim.prediction import predict
 from pipesim.questions.planning import plan
 from pipesim.questions.planning.bounds import CutTask, bound_cut, costs_of_cut

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pipesim.device_memory import memory_by_row
 from pipesim.evidence.published.sets import published_set
-from pipesim.metrics import memory_by_row
 from pipesim.prediction import predict
 from pipesim.questions.planning import plan
 from pipesim.questions.planning.bounds import CutTask, bound_cut, costs_of_cut

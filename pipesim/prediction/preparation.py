@@ -10,10 +10,10 @@ import numpy as np
 
 from pipesim.costs import CostTable, build_costs
 from pipesim.costs.copies import for_schedule
+from pipesim.device_memory import fits_memory, peak_memory_by_rank
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.ir.actions import Schedule
 from pipesim.ir.shape import stage_holders
-from pipesim.metrics import fits_memory, peak_memory_by_rank
 from pipesim.prediction.programs import Laid, Programs
 from pipesim.prediction.result import Asynchrony
 from pipesim.prediction.schedule_source import read_schedule, shape_of

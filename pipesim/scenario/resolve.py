@@ -9,6 +9,7 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.files import printable_stem
+from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_costs import resolve_costs
 from pipesim.scenario.resolve_hardware import (
@@ -20,7 +21,6 @@ from pipesim.scenario.resolve_hardware import (
 from pipesim.scenario.resolve_model import resolve_model, resolve_torch_model
 from pipesim.scenario.resolve_sizes import check_cut, check_torch_cut, resolve_batch, resolve_parallel
 from pipesim.scenario.resolved import (
-    Cluster,
     Efficiency,
     Jitter,
     LayerSplit,

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from pipesim import units
 from pipesim.errors import ScenarioError
+from pipesim.scenario.hardware import Accelerator, Cluster, Link, Switches
 from pipesim.scenario.notes import Notes
-from pipesim.scenario.resolved import (
-    Accelerator,
-    ActivationFormat,
-    Cluster,
-    Efficiency,
-    Link,
-    Precision,
-    Switches,
-)
+from pipesim.scenario.resolved import ActivationFormat, Efficiency, Precision
 from pipesim.scenario.schema import (
     AcceleratorKeys,
     ClusterKeys,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pipesim.errors import ScenarioError
+from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.layers import split_layers
 from pipesim.scenario.notes import Notes
-from pipesim.scenario.resolved import RANK_ORDER, Batch, Cluster, LayerSplit, Parallel, Transformer
+from pipesim.scenario.resolved import RANK_ORDER, Batch, LayerSplit, Parallel, Transformer
 from pipesim.scenario.schema import BatchKeys, ParallelKeys
 
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from pipesim.costs.network.alpha_beta import Algorithm, Number, Ring, Shortcut
-from pipesim.scenario.resolved import Switches
+from pipesim.scenario.hardware import Switches
 
 BASE_LATENCY_S = 8.4e-6
 """Ring and tree with the Simple protocol."""

@@ -19,7 +19,8 @@ from pipesim.costs.network.exchange import Exchange
 from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.network.wiring import Wiring
 from pipesim.errors import ScenarioError
-from pipesim.scenario.resolved import Accelerator, Cluster, Link, Parallel
+from pipesim.scenario.hardware import Accelerator, Cluster, Link
+from pipesim.scenario.resolved import Parallel
 
 _TENSOR_COLLECTIVE_LATENCY_S = 30e-6
 """All latency of one tensor-parallel collective, launch included; fixed in the model that the presets fit."""

@@ -23,7 +23,8 @@ from pipesim.costs.stages.state import StateBytes
 from pipesim.costs.table import CostTable, EmbeddingCopy, GradientCollective
 from pipesim.errors import ScenarioError
 from pipesim.ir.actions import Op
-from pipesim.scenario.resolved import Accelerator, Cluster, Efficiency, OptimizerLevel, ResolvedScenario
+from pipesim.scenario.hardware import Accelerator, Cluster
+from pipesim.scenario.resolved import Efficiency, OptimizerLevel, ResolvedScenario
 
 FloatArray = npt.NDArray[np.float64]
 

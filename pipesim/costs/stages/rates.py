@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.resolved import Accelerator, Efficiency
+from pipesim.scenario.hardware import Accelerator
+from pipesim.scenario.resolved import Efficiency
 
 
 def peak_flops(accelerator: Accelerator, number_format: str, *, file: str | None = None) -> float:

@@ -13,7 +13,8 @@ from pipesim.costs.network.topology import (
     fewest_together,
     pipeline_links,
 )
-from pipesim.scenario.resolved import Cluster, Efficiency, Parallel, ResolvedScenario
+from pipesim.scenario.hardware import Cluster
+from pipesim.scenario.resolved import Efficiency, Parallel, ResolvedScenario
 
 
 def common_provenance(

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.traced.layer_trace import Kind, LayerTrace, OpCost
-from pipesim.scenario.resolved import Cluster, Efficiency, ResolvedScenario
+from pipesim.scenario.hardware import Cluster
+from pipesim.scenario.resolved import Efficiency, ResolvedScenario
 
 KERNELS_OF_A_LAYER = 10
 """Forward kernels of pipesim's own GPT layer when traced, over which its stated overhead is spread."""

@@ -21,8 +21,9 @@ from pipesim.costs.traced.trace import trace_model
 from pipesim.costs.traced.traced_memory import stage_bytes
 from pipesim.errors import ScenarioError
 from pipesim.ir.shape import stage_holders
+from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.layers import split_layers
-from pipesim.scenario.resolved import Cluster, Efficiency, LayerSplit, ResolvedScenario, TorchModel
+from pipesim.scenario.resolved import Efficiency, LayerSplit, ResolvedScenario, TorchModel
 
 
 def traced_costs(

@@ -17,8 +17,9 @@ from pipesim.costs.transformer.parameters import embedding_parameters, head_para
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.errors import ScenarioError
 from pipesim.ir.shape import stage_holders
+from pipesim.scenario.hardware import Accelerator
 from pipesim.scenario.layers import split_layers
-from pipesim.scenario.resolved import Accelerator, LayerSplit, ResolvedScenario, Transformer
+from pipesim.scenario.resolved import LayerSplit, ResolvedScenario, Transformer
 
 Holders = tuple[tuple[int, ...], ...]
 

@@ -6,7 +6,8 @@ from pipesim.costs.network.topology import context_link, expert_exchange, expert
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.transformer.layer import Rates, Setting
 from pipesim.errors import ScenarioError
-from pipesim.scenario.resolved import Cluster, Efficiency, ResolvedScenario, Transformer
+from pipesim.scenario.hardware import Cluster
+from pipesim.scenario.resolved import Efficiency, ResolvedScenario, Transformer
 
 
 def layer_setting(

@@ -35,7 +35,8 @@ from pipesim.costs.transformer.parameters import (
 )
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.costs.transformer.transformer_provenance import transformer_provenance
-from pipesim.scenario.resolved import Cluster, Efficiency, LayerSplit, ResolvedScenario, Transformer
+from pipesim.scenario.hardware import Cluster
+from pipesim.scenario.resolved import Efficiency, LayerSplit, ResolvedScenario, Transformer
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -19,7 +19,8 @@ from pipesim.errors import ScenarioError
 from pipesim.evidence.published.tables import TableLine, read_table_file
 from pipesim.prediction import Programs, predict
 from pipesim.scenario import ResolvedScenario, load_scenario
-from pipesim.scenario.resolved import Efficiency, Link
+from pipesim.scenario.hardware import Link
+from pipesim.scenario.resolved import Efficiency
 from pipesim.units import parse_time_s
 
 FloatArray = npt.NDArray[np.float64]

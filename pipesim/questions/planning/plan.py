@@ -24,7 +24,8 @@ from pipesim.questions.planning.losses import Losses
 from pipesim.questions.planning.refinement import Confirmed, Refinement
 from pipesim.questions.planning.space import Candidate, changes_of, enumerate_cuts
 from pipesim.scenario import ResolvedScenario, need_scenario
-from pipesim.scenario.resolved import Cluster, Transformer
+from pipesim.scenario.hardware import Cluster
+from pipesim.scenario.resolved import Transformer
 from pipesim.schedules import families_named
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from pipesim.costs.network.topology import same_devices
 from pipesim.errors import ScenarioError
 from pipesim.scenario import ResolvedScenario
-from pipesim.scenario.resolved import Cluster, Transformer
+from pipesim.scenario.hardware import Cluster
+from pipesim.scenario.resolved import Transformer
 from pipesim.schedules import Family
 
 Recompute = Literal["none", "selective", "full"]

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
+from pipesim.device_memory import memory_over_time
 from pipesim.errors import ScenarioError
-from pipesim.metrics import memory_over_time
 from pipesim.show.amounts import time_unit
 from pipesim.show.figures.canvas import (
     MISFIT_HATCH,

@@ -1,0 +1,104 @@
+"""Hardware after reading: devices, links and the cluster of them, in SI units."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One device, per device: dense peak rates by number format, memory, what a software stack reaches."""
+
+    name: str
+    peak_flops: dict[str, float]
+    """Dense peak by format: ``bf16``, ``fp16``, ``fp8``, ``nvfp4``, ``tf32``, ``fp32``."""
+    memory_bytes: float
+    memory_bytes_per_s: float
+    tdp_w: float | None
+    price_usd_per_hour: float | None
+    source: str
+    date: str
+
+
+@dataclass(frozen=True, slots=True)
+class Switches:
+    """Switches that add up what passes them: rate (as nccl-tests' busbw) and latency of an all-reduce."""
+
+    bytes_per_s: float
+    latency_s: float
+    min_members: int
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One direction of one device's port on a network."""
+
+    name: str
+    bytes_per_s: float
+    """What a long point-to-point transfer or a large ring reaches (nominal rate times efficiency)."""
+    nominal_bytes_per_s: float
+    p2p_latency_s: float
+    hop_latency_s: float
+    """Latency of one step of a collective."""
+    source: str
+    date: str
+    ramp_s: float = 0.0
+    """How slowly a collective's rate rises with size; see `pipesim.costs.network.alpha_beta.Ring`."""
+    switches: Switches | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Alike nodes of alike accelerators: an intra-node and an inter-node network."""
+
+    accelerator: Accelerator
+    num_nodes: int
+    gpus_per_node: int
+    intra_node: Link
+    inter_node: Link
+    nics_per_node: int = 0
+    """Network cards of a node; 0: one for every device."""
+    paired: bool = False
+    """Devices of a node are wired pair by pair, so that a pair has a share of a port only."""
+    nodes_per_switch: int | None = None
+    """Nodes on one leaf switch; None: nothing between nodes blocks."""
+    oversubscription: float = 1.0
+    """Down-links of a leaf switch over its up-links."""
+    other_accelerators: dict[int, Accelerator] = field(default_factory=dict)
+    """Pipeline rank -> what its devices are, where they are not the usual ones."""
+    num_numbered_ranks: int = 0
+    """Pipeline ranks of the cut that `other_accelerators` numbers, where the scenario's own is left open."""
+    degraded_nodes: dict[int, float] = field(default_factory=dict)
+    """Node -> what is left of the bandwidth of its cards."""
+    rails: bool = False
+    """Card i of the nodes of a leaf has a leaf switch of its own."""
+
+    @property
+    def num_gpus(self) -> int:
+        """Devices in all."""
+        return self.num_nodes * self.gpus_per_node
+
+    def accelerators(self, num_ranks: int) -> list[Accelerator]:
+        """Accelerator of each pipeline rank."""
+        return [self.other_accelerators.get(rank, self.accelerator) for rank in range(num_ranks)]
+
+    def device_words(self, num_ranks: int) -> str:
+        """Devices by name with their number, as in ``2 h100-sxm and 2 a100-sxm-80``."""
+        names = [accelerator.name for accelerator in self.accelerators(num_ranks)]
+        each = self.num_gpus // num_ranks
+        return " and ".join(f"{each * names.count(name)} {name}" for name in dict.fromkeys(names))
+
+    @property
+    def plain(self) -> bool:
+        """Whether every device has a whole port and a whole card, and no switch blocks."""
+        whole = self.nics_per_node == self.gpus_per_node and not self.degraded_nodes
+        return whole and not self.paired and not self.blocks
+
+    @property
+    def blocks(self) -> bool:
+        """Whether the nodes of a leaf switch can send more than its up-links carry."""
+        return self.nodes_per_switch is not None and self.oversubscription > 1
+
+    def __post_init__(self) -> None:
+        if not self.nics_per_node:
+            object.__setattr__(self, "nics_per_node", self.gpus_per_node)
