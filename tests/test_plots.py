@@ -32,7 +32,11 @@ TEACHING, GPT3 = ROOT / "scenarios" / "teaching.yaml", ROOT / "scenarios" / "gpt
 
 
 def run_of(file, *overrides):
+<<<<<<< HEAD
     return pipesim.predict(pipesim.load_scenario(file, overrides))
+=======
+    return pipesim.Scenario.load(file, *overrides).predict()
+>>>>>>> refs/heads/docs
 
 
 def legend(figure):
@@ -118,7 +122,11 @@ def test_a_notebook_shows_a_returned_figure_without_pyplot():
         "import sys, pipesim\n"
         "from IPython.core.formatters import DisplayFormatter\n"
         "from pipesim.show.figures import plot_gantt\n"
+<<<<<<< HEAD
         "run = pipesim.predict(pipesim.load_scenario('scenarios/teaching.yaml'))\n"
+=======
+        "run = pipesim.Scenario.load('scenarios/teaching.yaml').predict()\n"
+>>>>>>> refs/heads/docs
         "shown, _ = DisplayFormatter().format(plot_gantt(run))\n"
         "print(shown['image/png'][:4], 'matplotlib.pyplot' in sys.modules)"
     )
@@ -190,7 +198,7 @@ def test_the_legend_names_light_shades_where_a_rank_has_chunks():
 def test_memory_without_bytes_counts_equal_units():
     """In microbatches of p equal parts: 1F1B, ZB-H1 and ZB-V p, DualPipe p + 1, V-Half p/2 + 1, GPipe m."""
     names = ["1f1b", "zb-h1", "zb-v", "dualpipe", "v-half", "gpipe"]
-    results = compare(pipesim.load_scenario(TEACHING), names=names).results
+    results = compare(pipesim.Scenario.load(TEACHING), schedules=names).results
     assert [held_at_most(result) for result in results] == [4, 4, 4, 5, 3, 8]
 
 
