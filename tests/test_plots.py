@@ -32,11 +32,7 @@ TEACHING, GPT3 = ROOT / "scenarios" / "teaching.yaml", ROOT / "scenarios" / "gpt
 
 
 def run_of(file, *overrides):
-<<<<<<< HEAD
-    return pipesim.predict(pipesim.load_scenario(file, overrides))
-=======
     return pipesim.Scenario.load(file, *overrides).predict()
->>>>>>> refs/heads/docs
 
 
 def legend(figure):
@@ -122,11 +118,7 @@ def test_a_notebook_shows_a_returned_figure_without_pyplot():
         "import sys, pipesim\n"
         "from IPython.core.formatters import DisplayFormatter\n"
         "from pipesim.show.figures import plot_gantt\n"
-<<<<<<< HEAD
-        "run = pipesim.predict(pipesim.load_scenario('scenarios/teaching.yaml'))\n"
-=======
         "run = pipesim.Scenario.load('scenarios/teaching.yaml').predict()\n"
->>>>>>> refs/heads/docs
         "shown, _ = DisplayFormatter().format(plot_gantt(run))\n"
         "print(shown['image/png'][:4], 'matplotlib.pyplot' in sys.modules)"
     )
