@@ -150,17 +150,8 @@ def test_latest_starts_leave_every_action_its_place() -> None:
 
 
 SOLVER_BUDGET, SEARCH_BUDGET = 10.0, 100_000_000
-SMALL_SHAPES = [
-    (2, 1, 8, 2, "loop"),
-    (3, 1, 6, 2, "loop"),
-    (4, 1, 8, 4, "loop"),
-    (4, 1, 5, 5, "loop"),
-    (2, 2, 6, 3, "loop"),
-    (2, 2, 6, 4, "wave"),
-    (3, 2, 4, 4, "wave"),
-    (4, 2, 4, 4, "wave"),
-    (4, 2, 4, 8, "loop"),
-]
+SMALL_SHAPES = [(2, 1, 8, 2, "loop"), (4, 1, 5, 5, "loop"), (2, 2, 6, 4, "wave"), (4, 2, 4, 8, "loop")]
+"""Solved in a second each; benchmarks prove more."""
 
 
 @pytest.mark.parametrize("shape", SMALL_SHAPES, ids=str)

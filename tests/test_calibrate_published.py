@@ -85,18 +85,19 @@ def test_parameters_that_made_the_times_are_found_again(monkeypatch):
 
 
 def test_the_shipped_preset_is_what_the_command_finds():
-    result = CliRunner().invoke(app, ["calibrate", "--published", "korthikanti", "--json"])
+    """The quickest of them; benchmarks fit all."""
+    result = CliRunner().invoke(app, ["calibrate", "--published", "simumax", "--json"])
     assert result.exit_code == 0
     found = json.loads(result.stdout)
-    assert found["preset"] == "a100-megatron-2022"
-    efficiency = resolved(SETS["korthikanti"].rows()[0]).efficiency
+    assert found["preset"] == "b200-megatron"
+    efficiency = resolved(SETS["simumax"].rows()[0]).efficiency
     for name, fit in found["parameters"].items():
         assert getattr(efficiency, name) == pytest.approx(fit["value"], rel=0.01)
         assert fit["smallest"] <= fit["all_rows"] * 1.01
         assert fit["largest"] >= fit["all_rows"] * 0.99
     (errors,) = found["sets"]
-    assert errors["mape_folds"] < 0.025
-    fitted, judged = halves(usable(SETS["korthikanti"].rows()))
+    assert errors["mape_folds"] < 0.032
+    fitted, judged = halves(usable(SETS["simumax"].rows()))
     assert errors["rows"] == len(fitted) + len(judged)
 
 

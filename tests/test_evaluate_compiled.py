@@ -118,7 +118,11 @@ def random_costs(rng: np.random.Generator, num_ranks: int, num_stages: int) -> C
     return replace(table, point_to_point=PointToPoint(near, far, gpus_per_rank=1, gpus_per_node=2))
 
 
-@pytest.mark.parametrize("seed", range(300))
+NUM_SEEDS = 40
+"""Random schedules here; benchmarks take many more."""
+
+
+@pytest.mark.parametrize("seed", range(NUM_SEEDS))
 def test_the_compiled_evaluator_equals_the_exact_one_and_the_engine(seed: int) -> None:
     rng = np.random.default_rng(seed)
     schedule = random_schedule(rng)
@@ -147,10 +151,10 @@ def test_the_compiled_evaluator_equals_the_exact_one_and_the_engine(seed: int) -
 
 
 def test_random_schedules_cover_what_schedules_can_hold() -> None:
-    drawn = [random_schedule(np.random.default_rng(seed)) for seed in range(300)]
-    assert sum(s.joined.any() for s in drawn) > 30
-    assert sum(s.num_slices > 1 for s in drawn) > 30
-    assert sum((s.op == Op.W).any() and (s.op == Op.B).any() for s in drawn) > 30
+    drawn = [random_schedule(np.random.default_rng(seed)) for seed in range(NUM_SEEDS)]
+    assert sum(s.joined.any() for s in drawn) > NUM_SEEDS / 10
+    assert sum(s.num_slices > 1 for s in drawn) > NUM_SEEDS / 10
+    assert sum((s.op == Op.W).any() and (s.op == Op.B).any() for s in drawn) > NUM_SEEDS / 10
     assert len({s.num_ranks for s in drawn}) == 5
 
 

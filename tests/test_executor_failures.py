@@ -100,7 +100,7 @@ def test_a_rank_killed_from_outside_ends_the_run_and_nothing_is_left() -> None:
     killed: list[int] = []
 
     def kill() -> None:
-        for _ in range(200):
+        for _ in range(int(10 * LIMIT_S)):
             forked = sorted(set(descendants()) - set(before))
             if len(forked) == 3:
                 time.sleep(2)
@@ -129,7 +129,7 @@ def test_a_caller_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     before = set(descendants())
     caller = subprocess.Popen([sys.executable, "-c", program], env=environment())
     started: set[int] = set()
-    for _ in range(200):
+    for _ in range(int(10 * LIMIT_S)):
         started = set(descendants()) - before
         if len(started) == 4:
             break
@@ -137,7 +137,7 @@ def test_a_caller_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     assert len(started) == 4
     caller.kill()
     caller.wait()
-    for _ in range(100):
+    for _ in range(int(10 * LIMIT_S)):
         alive = [pid for pid in started if Path(f"/proc/{pid}").exists()]
         if not alive:
             break
@@ -181,7 +181,7 @@ def under_torchrun(processes: range, stall_s: float, **variables: str) -> list[s
         )
         for process in processes
     ]
-    return [rank.communicate(timeout=60)[0].splitlines()[-1] for rank in ranks]
+    return [rank.communicate(timeout=LIMIT_S)[0].splitlines()[-1] for rank in ranks]
 
 
 def test_processes_of_torchrun_are_the_ranks(pool: RankPool) -> None:

@@ -44,7 +44,7 @@ from pipesim.executor.wire import (
     unpack_result,
 )
 
-WAIT_S = 120.0
+WAIT_S = 300.0
 """Longest wait for processes to get somewhere; nothing is concluded from how long it took."""
 LISTENING = "0A"
 SCENARIOS = Path(__file__).parents[1] / "scenarios"

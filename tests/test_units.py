@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipesim import units
@@ -155,6 +155,9 @@ def test_a_bit_is_an_eighth_of_a_byte(number: int, prefix: str) -> None:
 
 
 @given(st.text(max_size=20))
+@example("0_")
+@example("1__0 s")
+@example("1_000 s")
 def test_any_text_is_read_or_refused(text: str) -> None:
     for parse in (units.parse_time_s, units.parse_bytes, units.parse_bytes_per_s, units.parse_fraction):
         try:

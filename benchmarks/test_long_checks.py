@@ -1,0 +1,58 @@
+"""Checks of the suite's kind that take too long for it: all refits, long searches, many random schedules."""
+
+import pytest
+import test_auto_kernels
+import test_evaluate_compiled
+import test_plan_published
+
+from pipesim.evidence.calibration.presets_from_tables import RECIPES, calibrate_published
+from pipesim.evidence.published import SETS
+from pipesim.evidence.published.zero_bubble_rows import PASS_TIME_FACTOR
+from pipesim.scenario import scenario_from_mapping
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_every_shipped_value_is_found_again(recipe):
+    found = calibrate_published(recipe)
+    if recipe.preset == "zero-bubble-pass-times":
+        assert found.values == pytest.approx({"pass_time_factor": PASS_TIME_FACTOR}, rel=1e-3)
+        return
+    row = SETS[recipe.sets[0]].rows()[0]
+    shipped = scenario_from_mapping({**row.scenario, "efficiency": recipe.preset}).efficiency
+    assert found.values == pytest.approx({name: getattr(shipped, name) for name in found.values}, rel=1e-3)
+    assert found.error_band == pytest.approx(shipped.error_band, abs=6e-4)
+
+
+@pytest.mark.parametrize("seed", range(test_evaluate_compiled.NUM_SEEDS, 1000))
+def test_the_compiled_evaluator_equals_the_exact_one_and_the_engine(seed):
+    test_evaluate_compiled.test_the_compiled_evaluator_equals_the_exact_one_and_the_engine(seed)
+
+
+SHAPES = [
+    (3, 1, 6, 2, "loop"),
+    (4, 1, 8, 4, "loop"),
+    (2, 2, 6, 3, "loop"),
+    (3, 2, 4, 4, "wave"),
+    (4, 2, 4, 4, "wave"),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_search_finds_the_proven_optimum_of_small_shapes(shape):
+    test_auto_kernels.test_the_search_finds_the_proven_optimum_of_small_shapes(shape)
+
+
+PUBLISHED = [
+    # arXiv 2104.04473 Table 1
+    ("sc21", "39.1B on 512 GPUs"),
+    ("sc21", "145.6B on 1536 GPUs"),
+    # NVIDIA DGX Cloud Benchmarking recipes
+    ("nvidia", "llama31_70b L80 BF16 TP4 PP4 VPP5 CP2 DP2 (v25.04)"),
+    ("nvidia", "llama31_70b L80 FP8 TP4 PP8 VPP5 CP1 DP2 (v25.04)"),
+    ("nvidia", "llama31_405b L126 FP8 TP8 PP8 VPP8 CP2 DP8 (v25.04)"),
+]
+
+
+@pytest.mark.parametrize(("set_name", "label"), PUBLISHED, ids=[label for _, label in PUBLISHED])
+def test_the_first_choice_is_no_worse_than_the_published_one(set_name, label):
+    test_plan_published.test_the_first_choice_is_no_worse_than_the_published_one(set_name, label)
