@@ -14,13 +14,13 @@ from pipesim.schedules import Shape
 from pipesim.schedules.auto import search
 from pipesim.search.local_search import Search
 from pipesim.search.lower_bound import lower_bound_s
-from pipesim.search.solver import solve
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import test_auto
 import test_auto_kernels
 from helpers import costs_of
+from solver_oracle import solve
 
 OPTIMUM_BUDGET = 20_000_000_000
 """Actions that the search may time for each small shape: a few minutes where it must use them all."""
@@ -83,7 +83,6 @@ def test_auto_reaches_every_proven_optimum_of_60_small_shapes(benchmark: Any, fi
 
     No constant of the search was chosen on these shapes; the budget was, on the first 60 (one needs 6e9).
     """
-    pytest.importorskip("ortools")
 
     def gaps() -> dict[int, float]:
         found = {}

@@ -173,7 +173,6 @@ def test_a_rank_without_room_for_one_microbatch_is_refused() -> None:
         ({"max_in_flight": 2.5}, "max_in_flight to be a whole number"),
         ({"seed": -1}, "seed to be a whole number"),
         ({"budget": 0}, "budget to be a whole number"),
-        ({"exact": "yes"}, "exact to be true or false"),
         ({"bugdet": 5}, "unknown option 'bugdet'"),
     ],
 )
@@ -222,29 +221,6 @@ def test_the_bound_is_reached_where_the_busiest_rank_never_waits() -> None:
     costs = costs_of(4, number=float, forward_s=(1.0, 1.0, 1.0, 2.0), backward_s=(2.0, 2.0, 2.0, 4.0))
     result = search(Shape(4, 1, 12, {"max_in_flight": 4, "budget": SMALL_BUDGET}), costs)
     assert result.makespan_s == result.lower_bound_s == 3 + 12 * 6
-
-
-def test_a_solver_proves_the_optimum_of_a_small_shape() -> None:
-    pytest.importorskip("ortools")
-    costs = costs_of(3, 2, number=float, p2p_latency_s=0.1)
-    plain = Shape(3, 2, 6, {"max_in_flight": 4, "placement": "loop", "budget": 50_000})
-    exact = replace(plain, options={**plain.options, "exact": True})
-    rough, proven = search(plain, costs), search(exact, costs)
-    check(exact, costs, proven)
-    assert rough.lower_bound_s < proven.lower_bound_s
-    assert proven.lower_bound_s == pytest.approx(proven.makespan_s, rel=1e-9)
-    assert proven.makespan_s < rough.makespan_s
-
-
-def test_without_a_solver_or_whole_numbers_exact_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    shape = Shape(2, 1, 3, {"exact": True, "budget": 10_000})
-    uneven = costs_of(2, number=float, forward_s=(1.0, 2**0.5), backward_s=(2.0, 2.0))
-    if "ortools" in sys.modules:
-        with pytest.raises(ScheduleError, match="multiples of one 1/n s"):
-            search(shape, uneven)
-    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
-    with pytest.raises(ScheduleError, match=r"pip install '\.\[exact\]' in pipesim's folder"):
-        search(shape, uneven)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from helpers import costs_of
+from solver_oracle import solve
 
 from pipesim.costs import CostTable
 from pipesim.errors import ScheduleError
@@ -18,7 +19,6 @@ from pipesim.search.local_search import Search
 from pipesim.search.lower_bound import lower_bound_s
 from pipesim.search.moves import improve_word
 from pipesim.search.problem import MemoryLimit, Problem
-from pipesim.search.solver import solve
 from pipesim.search.word_timing import fits, latest_starts, new_scratch, time_word
 from pipesim.timing.longest_path import PreparedSchedule
 
@@ -156,7 +156,6 @@ SMALL_SHAPES = [(2, 1, 8, 2, "loop"), (4, 1, 5, 5, "loop"), (2, 2, 6, 4, "wave")
 
 @pytest.mark.parametrize("shape", SMALL_SHAPES, ids=str)
 def test_the_search_finds_the_proven_optimum_of_small_shapes(shape: tuple[int, int, int, int, str]) -> None:
-    pytest.importorskip("ortools")
     p, v, m, limit, kind = shape
     problem = problem_of(np.random.default_rng(p * v * m), p, v, m, limit, kind)
     found = Search(problem, SEARCH_BUDGET, np.random.default_rng(0)).run()
@@ -168,11 +167,3 @@ def test_the_search_finds_the_proven_optimum_of_small_shapes(shape: tuple[int, i
     assert fits(pipeline, optimum.word)
     seconds = time_word(pipeline, optimum.word, new_scratch(pipeline), np.inf)[0] * scale
     assert seconds == pytest.approx(optimum.makespan_s, rel=1e-9)
-
-
-def test_the_solver_refuses_times_that_are_no_whole_numbers() -> None:
-    pytest.importorskip("ortools")
-    costs = costs_of(2, number=float, forward_s=(1.0, 2**0.5), backward_s=(2.0, 2.0))
-    problem = Problem.of([0, 1], 2, costs, MemoryLimit(np.ones(2), np.full(2, 2.0)))
-    with pytest.raises(ValueError, match="multiples of one 1/n s"):
-        solve(problem, budget=1.0, hint=listed(problem, np.random.default_rng(0)))

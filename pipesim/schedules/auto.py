@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipesim.costs.table import CostTable
-from pipesim.errors import InfeasibleError, ScheduleError
+from pipesim.errors import InfeasibleError
 from pipesim.ir.actions import Action, Schedule
 from pipesim.schedules._named import NamedSchedule, fits, named_schedules, placement_of
 from pipesim.schedules.registry import Orders, Rule, Shape, schedule
@@ -21,13 +21,10 @@ from pipesim.search.local_search import Search
 from pipesim.search.lower_bound import lower_bound_s
 from pipesim.search.memory_limit import is_limit, memory_limit
 from pipesim.search.problem import Problem, Word
-from pipesim.search.solver import solve
 from pipesim.timing.longest_path import PreparedSchedule
 
 DEFAULT_BUDGET = 100_000_000
 """Actions timed: about a second for small shapes."""
-SOLVER_BUDGET = 60.0
-"""Deterministic seconds of the solver for each placement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +65,7 @@ def search(shape: Shape, costs: CostTable) -> AutoResult:
     shape : Shape
         With options ``placement`` ("loop", "wave" or "any", the default), ``max_in_flight`` (microbatches on
         a rank's stages, one number or one a rank; by default what fits in `costs.memory_limit_bytes`),
-        ``seed``, ``budget`` (actions timed) and ``exact`` (a solver goes on from what was found, for small
-        shapes; needs the extra ``exact``).
+        ``seed`` and ``budget`` (actions timed).
     costs : CostTable
         Of the shape's stages.
 
@@ -77,8 +73,6 @@ def search(shape: Shape, costs: CostTable) -> AutoResult:
     ------
     InfeasibleError
         If a rank has no room for one microbatch on all its stages.
-    ScheduleError
-        If a solver is asked for that is not installed, or that cannot take these costs.
     """
     rng = np.random.default_rng(int(shape.options.get("seed", 0)))
     budget = int(shape.options.get("budget", DEFAULT_BUDGET))
@@ -99,25 +93,8 @@ def search(shape: Shape, costs: CostTable) -> AutoResult:
         mine = [n for n in named if n.rank_of == tuple(problem.rank_of) and fits(n.schedule, problem.memory)]
         found = Search(problem, budget // len(problems), rng).run(problem.word(n.schedule) for n in mine)
         word, bound = found.word, lower_bound_s(problem)
-        if shape.options.get("exact", False):
-            word, bound = _solved(problem, word, bound)
         results.append(_result(placement, problem, word, bound, mine, costs))
     return _best(results)
-
-
-def _solved(problem: Problem, word: Word, bound: float) -> tuple[Word, float]:
-    """Let the solver go on from a word; the best word and the best bound."""
-    try:
-        optimum = solve(problem, budget=SOLVER_BUDGET, hint=word)
-    except ImportError:
-        raise ScheduleError(
-            "auto: exact needs a solver; pip install '.[exact]' in pipesim's folder"
-        ) from None
-    except ValueError as error:
-        raise ScheduleError(f"auto: exact: {error}") from None
-    # The solver's costs split every backward, so its bound says nothing where a full B is shorter.
-    split = (problem.full_backward_s >= problem.durations_s[1:].sum(axis=0) * (1 - 1e-12)).all()
-    return optimum.word, max(bound, optimum.lower_bound_s - problem.trailing_s) if split else bound
 
 
 def _result(
@@ -219,10 +196,9 @@ def _is_count(name: str, least: int) -> Any:
             lambda s: s.options.get("placement", "any") in ("any", "loop", "wave", "v"),
         ),
         Rule("seed to be a whole number of at least 0", _is_count("seed", 0)),
-        Rule("exact to be true or false", lambda s: isinstance(s.options.get("exact", False), bool)),
         Rule("budget to be a whole number of at least 1", _is_count("budget", 1)),
     ),
-    options=("placement", "max_in_flight", "seed", "budget", "exact"),
+    options=("placement", "max_in_flight", "seed", "budget"),
     placement=None,
     splits_backward=True,
     needs_costs=True,

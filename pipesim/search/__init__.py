@@ -1,1 +1,1 @@
-"""The search behind `auto` and the zero-bubble family: problem, moves, bounds, solver."""
+"""The search behind `auto` and the zero-bubble family: problem, moves, bounds."""

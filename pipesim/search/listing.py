@@ -11,7 +11,7 @@ from pipesim.timing.compiling import compiled, compiled_part
 
 
 class _Listing(NamedTuple):
-    """Runs of each symbol and their ends; by rank: time, memory, next row, what it may run next and when."""
+    """Runs of symbols and their ends; by rank: time, memory, next row, what it may run next and when."""
 
     num_run: Ints
     end: Floats
@@ -98,12 +98,11 @@ def _choose(pipeline: Pipeline, rank: int, priority: Floats, patience: float, st
     until = start[first] + patience * pipeline.duration[candidate[first]] + 1e-9
     chosen, least = first, np.inf
     for place in range(len(candidate)):
-        symbol = candidate[place]
-        if symbol != NOBODY and start[place] <= until:
-            value = priority[symbol * m + count[symbol]]
+        if candidate[place] != NOBODY and start[place] <= until:
+            value = priority[candidate[place] * m + count[candidate[place]]]
             if value < least:
                 chosen, least = place, value
-    symbol = candidate[chosen]
+    symbol: int = candidate[chosen]
     finish = start[chosen] + pipeline.duration[symbol]
     state.end[symbol * m + count[symbol]] = finish
     count[symbol] += 1

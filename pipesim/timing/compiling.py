@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, NoReturn, TypeVar, cast
 
 from pipesim.errors import MissingPackageError
@@ -18,8 +21,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def compiled(function: Function) -> Function:
     """Compile a function of arrays and numbers at its first call, and keep the result on disk.
 
-    Where no folder can be written to, each process compiles anew. Without numba, the function raises
-    `MissingPackageError` when it is called.
+    It may call compiled functions of its own folder. Where no folder can be written to, each process
+    compiles anew. Without numba, the function raises `MissingPackageError` when it is called.
     """
     return _compiled(function)
 
@@ -39,10 +42,22 @@ def _compiled(function: Function, **more: bool) -> Function:
     # Nothing here is called from C.
     options: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, **more}
     try:
-        return cast(Function, numba.njit(cache=True, **options)(function))
-    except RuntimeError:
+        kept: Any = numba.njit(cache=True, **options)(function)
+        # Numba looks for changes in the function's own file only, but what it calls is compiled into it.
+        kept._cache._cache_file._source_stamp = _stamp(Path(function.__code__.co_filename).parent)
+    except (AttributeError, RuntimeError):
         return cast(Function, numba.njit(**options)(function))
+    return cast(Function, kept)
 
 
 def _missing(*arguments: object) -> NoReturn:
     raise MissingPackageError("needs numba, which is not installed or does not load: pip install numba")
+
+
+@cache
+def _stamp(folder: Path) -> bytes:
+    """Digest of all sources of a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.digest()
