@@ -3,7 +3,7 @@
 import pytest
 
 from pipesim.costs.transformer.flops import step_flops
-from pipesim.questions import simulate_scenario
+from pipesim.prediction import predict
 from pipesim.scenario import scenario_from_mapping
 
 LLAMA = {
@@ -15,7 +15,7 @@ LLAMA = {
 
 
 def run(*overrides):
-    return simulate_scenario(scenario_from_mapping(LLAMA, overrides=overrides))
+    return predict(scenario_from_mapping(LLAMA, overrides=overrides))
 
 
 @pytest.mark.parametrize(("seq", "ratio"), [(8192, 1.125), (131072, 1.70)])

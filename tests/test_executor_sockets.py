@@ -138,7 +138,7 @@ def until_gone(pids: set[int]) -> None:
     ("verb", "signal_number", "status", "said"),
     [
         ("execute", signal.SIGINT, 130, ["pipesim: interrupted"]),
-        ("validate", signal.SIGTERM, -signal.SIGTERM, []),
+        ("validate", signal.SIGTERM, 143, ["pipesim: ended from outside (SIGTERM)"]),
     ],
 )
 def test_a_run_is_not_to_be_reached_from_another_machine_and_ends_whole(
@@ -366,7 +366,7 @@ def test_one_machine_is_told_from_several() -> None:
 
 
 def test_several_machines_need_a_token(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     from pipesim.cli import main
 
@@ -382,7 +382,7 @@ def test_several_machines_need_a_token(
         with pytest.raises(SystemExit) as stopped:
             main()
         assert stopped.value.code == 2
-        *_, line = capsys.readouterr().err.splitlines()
+        *_, line = capfd.readouterr().err.splitlines()
         assert line.startswith(f"pipesim: {words}")
 
 

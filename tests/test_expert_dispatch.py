@@ -10,7 +10,7 @@ from pipesim.costs import build_costs
 from pipesim.costs.network.exchange import Exchange, expected_places, one_copy_s
 from pipesim.costs.network.topology import axis_sizes, expert_data_ring, expert_exchange
 from pipesim.errors import ScenarioError
-from pipesim.questions import simulate_scenario
+from pipesim.prediction import predict
 from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.resolved import Experts
 
@@ -143,10 +143,10 @@ def test_qwen3_235b_on_256_h100_loads_and_fits():
     assert (parallel.num_expert_shards, parallel.num_expert_replicas) == (32, 1)
     assert axis_sizes(parallel, of_experts=True) == [("tp", 1), ("ep", 32), ("dp", 1), ("pp", 8)]
     assert expert_data_ring(asked.cluster, parallel) is None
-    result = simulate_scenario(asked)
+    result = predict(asked)
     assert result.metrics.fits_memory
     stated = scenario("parallel.expert_tensor=1", mapping=QWEN)
-    assert simulate_scenario(stated).metrics.step_time_s == result.metrics.step_time_s
+    assert predict(stated).metrics.step_time_s == result.metrics.step_time_s
 
 
 def test_experts_over_tensor_devices_are_whole_and_not_gathered():
@@ -181,7 +181,7 @@ def test_deepseek_v3_on_2048_h800_fits():
         "layers=balanced",
     )
     assert (asked.parallel.data, asked.batch.num_microbatches) == (128, 120)
-    metrics = simulate_scenario(asked).metrics
+    metrics = predict(asked).metrics
     assert metrics.fits_memory
     assert asked.precision.dispatch_bytes == pytest.approx(1.03, abs=0.002)
 
@@ -214,7 +214,7 @@ def test_deepseek_v3_on_256_blackwell_fits(machine, nodes, devices, pipeline, ch
         "recompute_modules": ["mla_up_proj", "moe_act"],
         "layers": "balanced",
     }
-    assert simulate_scenario(scenario_from_mapping(mapping)).metrics.fits_memory
+    assert predict(scenario_from_mapping(mapping)).metrics.fits_memory
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from pipesim.errors import ScenarioError
 from pipesim.importers.gpus_in_comments import gpus_in_comments
 from pipesim.importers.interpolation import resolved
-from pipesim.importers.megatron import read_megatron
 from pipesim.importers.megatron_arguments import flags_of
 from pipesim.importers.megatron_layout import parse_layout
+from pipesim.importers.readers import import_files
 from pipesim.importers.shell import Script, new_script, read_script
 from pipesim.scenario.settings import Unknown
 
@@ -299,4 +299,4 @@ def test_a_place_beyond_any_list_is_not_known(tmp_path):
     script = tmp_path / "run.sh"
     script.write_text("A=(1 2)\ntorchrun pretrain_gpt.py --num-layers ${A[" + "9" * 5000 + "]}\n")
     with pytest.raises(ScenarioError, match="num-layers"):
-        read_megatron([script])
+        import_files("megatron", [script])

@@ -61,7 +61,7 @@ class GiveUp:
         computing = np.flatnonzero(schedule.op <= Op.W)
         ends = np.array(end_s, np.float64)[computing]
         bounds = np.searchsorted(computing, schedule.offsets)
-        least_s = 0.0
+        least_s: float = 0
         for first, after in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             done = np.flatnonzero(ends[first:after] > 0)
             if len(done):
@@ -70,4 +70,4 @@ class GiveUp:
                 if last + 1 < after:
                     least_s = max(least_s, now_s + self.left_s[last + 1])
         if least_s > self.limit_s:
-            raise TooLongError(float(least_s))
+            raise TooLongError(least_s)
