@@ -1,6 +1,6 @@
 """What pipesim makes of damaged files, and of being killed at any time.
 
-    python benchmarks/hostile_use.py                          # all, and a dated result under benchmarks/results/
+    python benchmarks/hostile_use.py                     # all; a dated result under benchmarks/results/
     python benchmarks/hostile_use.py --only corruptions
     python benchmarks/hostile_use.py --number 200 -o result.json
 
