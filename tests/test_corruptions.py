@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 SLOW = ("measured steps", "published table", "table of a sweep", "table of a sweep, memory")
-"""Kinds of which one example takes long; `benchmarks/attack.py` has 2,000 of each kind."""
+"""Kinds of which one example takes long; `benchmarks/hostile_use.py` has 2,000 of each kind."""
 FEW = settings(max_examples=120, derandomize=True, deadline=None, database=None)
 KEYS = (
     *(

@@ -1,11 +1,12 @@
 """What pipesim makes of damaged files, and of being killed at any time.
 
-    python benchmarks/attack.py                          # all, and a dated result under benchmarks/results/
-    python benchmarks/attack.py --only corruptions
-    python benchmarks/attack.py --number 200 -o result.json
+    python benchmarks/hostile_use.py                     # all; a dated result under benchmarks/results/
+    python benchmarks/hostile_use.py --only corruptions
+    python benchmarks/hostile_use.py --number 200 -o result.json
 
 Corruptions: of every kind of file that pipesim reads, 2,000 copies damaged at random, each read by a verb in
-process. Allowed are exit status 0 and 2 within 10 s and 1 GiB; a traceback or a warning is a failure.
+process. Allowed are exit status 0 and 2 within 10 s of processor time and 1 GiB; a traceback or a warning is
+a failure.
 
 Kills: every long verb gets SIGKILL, SIGINT and SIGTERM at ten random times each. After 10 s no process may be
 left, each output is whole or absent, SIGINT and SIGTERM leave one line and the statuses 130 and 143, and a
@@ -40,6 +41,8 @@ from corruptions import GPT3, TEACHING, check, damaged, kinds
 
 RESULTS = Path(__file__).parent / "results"
 MOST_S, MOST_BYTES = 10, 1 << 30
+WAITING_S = 120
+"""On the clock, for what waits; the rest is processor time, which other work on the machine cannot change."""
 SIGNALS = (signal.SIGKILL, signal.SIGINT, signal.SIGTERM)
 MARK = "PIPESIM_ATTACK"
 READY = (
@@ -65,14 +68,16 @@ def corruptions_of(name: str, number: int) -> dict[str, Any]:
         statuses: Counter[int] = Counter()
         failures: list[dict[str, Any]] = []
         longest_s = 0.0
-        signal.signal(signal.SIGALRM, _late)
+        for number_of in (signal.SIGPROF, signal.SIGALRM):
+            signal.signal(number_of, _late)
         for seed in range(number):
             random = Random(seed)
             source = random.choice(kind.sources)
             path = Path(folder) / ("damaged" + "".join(source.suffixes))
             path.write_bytes(damaged(source.read_bytes(), random))
-            begun = time.monotonic()
-            signal.alarm(MOST_S)
+            begun_s = time.process_time()
+            signal.setitimer(signal.ITIMER_PROF, MOST_S)
+            signal.alarm(WAITING_S)
             try:
                 statuses[check(kind.arguments(path))] += 1
             except Exception as error:
@@ -82,8 +87,9 @@ def corruptions_of(name: str, number: int) -> dict[str, Any]:
                     {"seed": seed, "error": f"{type(error).__name__}: {error}"[:300], "at": place}
                 )
             finally:
+                signal.setitimer(signal.ITIMER_PROF, 0)
                 signal.alarm(0)
-            longest_s = max(longest_s, time.monotonic() - begun)
+            longest_s = max(longest_s, time.process_time() - begun_s)
         os.chdir("/")
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {
@@ -99,7 +105,7 @@ def corruptions_of(name: str, number: int) -> dict[str, Any]:
 
 
 def _late(number: int, frame: object) -> None:
-    raise TimeoutError(f"more than {MOST_S} s")
+    raise TimeoutError("takes too long")
 
 
 def verbs(folder: Path) -> dict[str, tuple[tuple[object, ...], tuple[str, ...]]]:
@@ -290,7 +296,7 @@ def main() -> None:
     result["holds"] = all(one["holds"] for one in result.get("corruptions", ())) and not any(
         one["wrong"] for one in result.get("kills", ())
     )
-    output = asked.output or RESULTS / f"attack-{result['date']}.json"
+    output = asked.output or RESULTS / f"hostile-use-{result['date']}.json"
     output.write_text(json.dumps(result, indent=1) + "\n")
     print(f"{output}: {'all holds' if result['holds'] else 'something does not hold'}")
 
