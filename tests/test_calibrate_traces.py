@@ -237,6 +237,14 @@ def test_a_trace_without_pipeline_actions_is_refused(tmp_path: Path) -> None:
         read_samples([tmp_path / "cut.json.gz"])
 
 
+@pytest.mark.parametrize("time", [float("inf"), float("nan"), 10**400, "soon", None])
+def test_a_time_that_is_no_number_is_refused(tmp_path: Path, time: object) -> None:
+    trace = {"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "mm", "ts": time, "dur": 1}]}
+    (tmp_path / "odd.json").write_text(json.dumps(trace))
+    with pytest.raises(ScenarioError, match=r"event 0 has 'ts'.*expected microseconds"):
+        read_samples([tmp_path / "odd.json"])
+
+
 def test_two_traces_of_one_stage_are_refused(tmp_path: Path) -> None:
     two_ranks(tmp_path)
     (tmp_path / "copy.json").write_text((tmp_path / "rank1.json").read_text())

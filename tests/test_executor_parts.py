@@ -227,6 +227,7 @@ def test_the_metrics_take_a_measured_step(pool: RankPool) -> None:
     ("change", "words"),
     [
         (lambda d: d.pop("columns_ns"), "lacks the key 'columns_ns'"),
+        (lambda d: d["row_bytes"].__setitem__(0, 10**30), "a number beyond 64 bits"),
         (lambda d: d["columns_ns"]["start"].pop(), "columns_ns.start has"),
         (lambda d: d.update(version=9), "has version 9, this pipesim reads 1"),
         (lambda d: d.update(format="x"), "is not a run"),

@@ -168,6 +168,8 @@ def read_run(path: str | Path) -> Run:
         return _from_document(document)
     except KeyError as error:
         raise ExecutionError(f"{path}: lacks the key {error.args[0]!r}") from None
+    except OverflowError:
+        raise ExecutionError(f"{path}: holds a number beyond 64 bits") from None
     except (PipesimError, TypeError, ValueError) as error:
         raise ExecutionError(f"{path}: {error}") from None
 

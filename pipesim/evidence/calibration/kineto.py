@@ -17,6 +17,7 @@ from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.ir.actions import Action, Op
 
 _US = 1e-6
+_LONGEST_US = 1e18
 _GPU_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _SINGLE_STAGE = re.compile(r"(Forward|Backward) (\d+)")
@@ -87,9 +88,10 @@ def read_trace(path: Path, content: Any) -> Trace:
     Raises
     ------
     ScenarioError
-        If there are none, or the trace shows only the host of a GPU.
+        If there are none, a time is no number, or the trace shows only the host of a GPU.
     """
     events = [event for event in content["traceEvents"] if isinstance(event, dict)]
+    _refuse_odd_times(path, events)
     spans = [event for event in events if event.get("ph") == "X" and "ts" in event]
     annotations = [
         (float(event["ts"]), float(event["ts"]) + float(event.get("dur", 0)), action)
@@ -218,6 +220,17 @@ def _assign_kernels(
     if num_of_graphs:
         words.append(f"{num_of_graphs} kernels of CUDA graphs that no action launched: captured with others")
     return words
+
+
+def _refuse_odd_times(path: Path, events: list[dict[str, Any]]) -> None:
+    for number, event in enumerate(events):
+        for key in ("ts", "dur"):
+            value = event.get(key, 0)
+            if not (isinstance(value, int | float) and abs(value) < _LONGEST_US):
+                raise ScenarioError(
+                    f"traceEvents: event {number} has {key!r} {str(value)[:40]!r}; expected microseconds",
+                    file=str(path),
+                )
 
 
 def _launches(events: list[dict[str, Any]]) -> dict[Any, float]:
