@@ -323,7 +323,9 @@ def test_a_pickle_in_the_store_is_never_loaded(tmp_path: Path) -> None:
     trap, before = Trap(tmp_path / "sprung"), set(descendants())
     with running("-c", HELD) as process:
         until_all_listen(process, 1 + 2, before)
-        launcher = min(pid for pid, name in descendants().items() if "executor.launcher" in name)
+        launcher = min(
+            pid for pid, name in descendants().items() if pid not in before and "executor.launcher" in name
+        )
         ((_, port),) = listeners({launcher})
         plant(trap, port, "")
         output, _ = process.communicate(timeout=WAIT_S)
