@@ -5,6 +5,8 @@ import pytest
 from pipesim.costs.transformer.flops import step_flops
 from pipesim.prediction import predict
 from pipesim.scenario import scenario_from_mapping
+from pipesim.show.remarks import notes
+from pipesim.show.result_tables import summary_table
 
 LLAMA = {
     "model": "llama3-8b",
@@ -56,3 +58,24 @@ def test_a_measured_time_below_the_peak_is_impossible():
     assert least == pytest.approx((products + attention) / 989e12 / 8, rel=1e-3)
     assert metrics.is_impossible(0.99 * least)
     assert not metrics.is_impossible(1.01 * least)
+
+
+def test_every_rate_is_printed_by_the_name_of_its_convention():
+    lines = dict(summary_table(run("recompute=full")).rows)
+    rates = {name: float(words.split()[-2]) for name, words in lines.items() if "FU" in name}
+    assert list(rates) == [
+        "MFU",
+        "model FLOP/s, MFU with causal attention",
+        "hardware FLOP/s, HFU with what is recomputed",
+    ]
+    full, causal, hardware = rates.values()
+    assert causal < full < hardware
+    assert len([name for name in dict(summary_table(run()).rows) if "HFU" in name]) == 0
+
+
+def test_a_measured_time_that_the_peak_forbids_is_called_impossible():
+    least = run().metrics.least_possible_s
+    too_short, possible = (run(f"measured_step_time={factor * least} s") for factor in (0.99, 1.01))
+    (said,) = [line for line in notes([too_short], lambda _: ()) if "impossible" in line]
+    assert said.startswith("warning: the measured ")
+    assert not any("impossible" in line for line in notes([possible], lambda _: ()))

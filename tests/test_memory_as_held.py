@@ -10,6 +10,8 @@ from pipesim.errors import ScenarioError
 from pipesim.metrics import rank_frame
 from pipesim.prediction import predict
 from pipesim.scenario import scenario_from_mapping
+from pipesim.show.figures import plot_memory_parts
+from pipesim.show.result_tables import memory_table
 
 # DeepSeek-V3: hidden, heads, widths of a head without and with position and of a value, latent ranks.
 HIDDEN, HEADS, NOPE, ROPE, VALUE, RANK_Q, RANK_KV = 7168, 128, 128, 64, 128, 1536, 512
@@ -91,6 +93,7 @@ def test_between_nothing_and_full_there_are_modules():
     assert peaks[2] < 0.35 * peaks[0]
 
 
+NAMES = ["weights", "gradients", "optimizer", "activations", "logits", "buffers"]
 LLAMA = {
     "model": {"preset": "llama3-70b", "seq_length": 8192},
     "cluster": {"machine": "dgx-h100", "num_nodes": 4},
@@ -187,11 +190,20 @@ def test_parts_of_memory_add_up_to_its_peak(schedule, recompute):
         3 in result.schedule.holders[-1] or rank.rank in result.schedule.holders[-1] for rank in holds_head
     )
     frame = rank_frame(result.metrics)
-    names = ["weights", "gradients", "optimizer", "activations", "logits", "buffers"]
-    assert frame[[f"{name}_bytes" for name in names]].sum(axis=1).tolist() == pytest.approx(
+    assert frame[[f"{name}_bytes" for name in NAMES]].sum(axis=1).tolist() == pytest.approx(
         frame["peak_memory_bytes"].tolist()
     )
-    assert set(result.to_dict()["ranks"][0]["memory_bytes"]) == set(names)
+    assert set(result.to_dict()["ranks"][0]["memory_bytes"]) == set(NAMES)
+
+
+def test_the_parts_are_printed_and_drawn_by_rank():
+    result = predict(scenario_from_mapping(LLAMA))
+    table = memory_table(result)
+    assert list(table.columns) == ["rank", *NAMES, "peak memory", "of the device"]
+    assert [row[5] != "-" for row in table.rows] == [False, False, False, True]
+    axis = plot_memory_parts(result).axes[0]
+    tops = np.max([[bar.get_y() + bar.get_height() for bar in bars] for bars in axis.containers], axis=0)
+    assert tops == pytest.approx([rank.peak_memory_bytes / 1e9 for rank in result.metrics.ranks])
 
 
 def test_logits_are_on_the_rank_with_the_head():

@@ -29,7 +29,7 @@ def _of_one_run(kind: str) -> Callable[..., None]:
 
         check_outputs(pictures=(output,), inputs=(scenario,))
         result = predict(load_scenario(scenario, overrides or ()))
-        figures.save_figure(getattr(figures, f"plot_{kind}")(result), output)
+        figures.save_figure(getattr(figures, f"plot_{kind.replace('-', '_')}")(result), output)
 
     return draw
 
@@ -37,6 +37,7 @@ def _of_one_run(kind: str) -> Callable[..., None]:
 for _kind, _words in (
     ("gantt", "Who computes what, when."),
     ("memory", "Memory of every rank over the step."),
+    ("memory-parts", "What every rank's memory is full of."),
     ("breakdown", "Where each rank's step goes."),
 ):
     app.command(_kind, help=_words)(_of_one_run(_kind))

@@ -14,7 +14,7 @@ from pipesim.prediction import predict
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.show.glossary import IMBALANCE, epilog
 from pipesim.show.remarks import inferred, notes
-from pipesim.show.result_tables import rank_table, step_table, summary_table
+from pipesim.show.result_tables import memory_table, rank_table, step_table, summary_table
 
 EPILOG = epilog(with_parts=True)
 
@@ -65,6 +65,7 @@ def simulate(
         step_table(result),
         IMBALANCE,
         rank_table(result),
+        *([] if result.memory is None else [memory_table(result)]),
         *notes([result], changes_for_memory),
         *inferred(result),
     )

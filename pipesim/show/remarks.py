@@ -34,6 +34,7 @@ def notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
             yield f"note: {result.label} runs here, but not in {refusal}"
     if len(results) == 1:
         yield from _without_effect(results[0])
+    yield from _impossible(results)
     for result in results:
         if (late := result.asynchrony) is not None:
             yield (
@@ -62,6 +63,15 @@ def _without_effect(run: TimedRun) -> Iterator[str]:
     stated, named = run.scenario.parallel.microbatch_group_size, run.shape is not None
     if stated is not None and named and GROUP_SIZE not in family(run.schedule.name).options:
         yield f"note: parallel.{GROUP_SIZE} has no effect on {run.schedule.name}"
+
+
+def _impossible(results: Sequence[TimedRun]) -> Iterator[str]:
+    metrics, measured_s = results[0].metrics, results[0].scenario.measured_step_time_s
+    if measured_s is not None and metrics.is_impossible(measured_s):
+        yield (
+            f"warning: the measured {seconds(measured_s)} are impossible: at peak the devices take "
+            f"{seconds(metrics.least_possible_s)}, causal attention counted"
+        )
 
 
 def _overhead_notes(results: Sequence[TimedRun]) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pipesim.device_memory import MemoryParts
 from pipesim.metrics import RankMetrics
 from pipesim.show.amounts import amount, optional, percent, seconds, time_range
 from pipesim.show.blocks import Table
@@ -97,12 +98,21 @@ def summary_table(result: TimedRun) -> Table:
         ("samples/s", optional(m.samples_per_s, "{:,.4g}".format)),
         ("model TFLOP/s per GPU", optional(m.model_tflops_per_gpu, "{:.1f}".format)),
         ("MFU", optional(m.mfu, percent)),
+        ("model FLOP/s, MFU with causal attention", _rate(m.causal_tflops_per_gpu, m.causal_mfu)),
+        (
+            "hardware FLOP/s, HFU with what is recomputed",
+            "-" if m.hfu == m.mfu else _rate(m.hardware_tflops_per_gpu, m.hfu),
+        ),
         ("peak memory", optional(m.peak_memory_bytes, amount)),
         ("fits memory", optional(m.fits_memory, _yes)),
         ("p2p sent by a device of each rank", _sent(m.comm_bytes)),
         ("cost of a step", optional(m.usd_per_step, "{:.3g} USD".format)),
     ]
     return Table.of_lines(result.scenario.name, ["", "value"], lines)
+
+
+def _rate(tflops: float | None, share: float | None) -> str:
+    return "-" if tflops is None or share is None else f"{tflops:.1f} TFLOP/s, {percent(share)}"
 
 
 def step_table(result: TimedRun) -> Table:
@@ -127,6 +137,21 @@ def rank_table(result: TimedRun) -> Table:
         row = [str(rank.rank), *map(seconds, parts), percent(rank.bubble_ratio), _held(result, rank)]
         rows.append([*row, optional(rank.peak_memory_bytes, amount)])
     return Table("", columns, rows)
+
+
+def memory_table(result: TimedRun) -> Table:
+    """One line a rank: what its memory is full of where it is fullest; no lines where no bytes are known."""
+    columns = ["rank", *MemoryParts.__slots__, "peak memory", "of the device"]
+    rows = []
+    for rank in result.metrics.ranks:
+        if rank.memory_bytes is None or rank.peak_memory_bytes is None:
+            continue
+        limit = result.costs.of_ranks.get(rank.rank, result.costs).memory_limit_bytes
+        parts = [getattr(rank.memory_bytes, name) for name in MemoryParts.__slots__]
+        share = "-" if limit is None else percent(rank.peak_memory_bytes / limit)
+        sizes = [amount(part) if part else "-" for part in parts]
+        rows.append([str(rank.rank), *sizes, amount(rank.peak_memory_bytes), share])
+    return Table("", columns, rows).without_empty_columns()
 
 
 def side_by_side(

@@ -1,6 +1,6 @@
 """Pictures: each function returns a figure, which a notebook shows and `save_figure` writes."""
 
-from pipesim.show.figures.bars import plot_breakdown, plot_memory
+from pipesim.show.figures.bars import plot_breakdown, plot_memory, plot_memory_parts
 from pipesim.show.figures.bubble_lines import plot_bubble
 from pipesim.show.figures.canvas import save_figure
 from pipesim.show.figures.gantt import plot_gantt
@@ -12,6 +12,7 @@ __all__ = [
     "plot_bubble",
     "plot_gantt",
     "plot_memory",
+    "plot_memory_parts",
     "plot_pareto",
     "save_figure",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipesim.device_memory import memory_over_time
@@ -30,12 +31,20 @@ _PARTS = (
     ("collective_s", "waiting for parameters", "#b07aa1"),
     ("cooldown_s", "cool-down", "#ececec"),
 )
+_MEMORY_COLOURS = {
+    "weights": "#2f6fde",
+    "gradients": "#7a6fb0",
+    "optimizer": "#9c755f",
+    "activations": "#f28e2b",
+    "logits": "#e15759",
+    "buffers": "#bdbdbd",
+}
 
 
 def plot_breakdown(run: TimedRun) -> Figure:
     """Draw each rank's step as a stacked bar: the makespan's parts, then synchronisation and optimizer."""
     metrics, unit = run.metrics, time_unit(run.scenario)
-    figure, (axis,) = new_figure(min(16.0, max(6.0, 1.2 + 0.7 * metrics.num_ranks)), 4.2)
+    figure, (axis,) = _figure_of_ranks(run)
     ranks = np.arange(metrics.num_ranks)
     bottom = np.zeros(len(ranks))
     layers = [
@@ -54,11 +63,8 @@ def plot_breakdown(run: TimedRun) -> Figure:
                 ranks, heights, 0.8, bottom, color=colour, label=words, hatch=hatch, edgecolor="white", lw=0
             )
             bottom += heights
-    axis.set_xlabel("rank")
     axis.set_ylabel(f"of a step, in {unit.words}")
-    axis.set_xticks(ranks[:: 1 + len(ranks) // _MOST_TICKS])
-    axis.margins(x=0.01)
-    entitle(axis, _title(run))
+    _name_ranks(axis, run)
     add_legend(figure)
     return figure
 
@@ -71,12 +77,7 @@ def plot_memory(run: TimedRun) -> Figure:
     ScenarioError
         If the costs state no bytes of activations.
     """
-    if run.metrics.peak_memory_bytes is None:
-        raise ScenarioError(
-            "nothing to draw: the costs state no bytes of activations; state costs.activations, or a model",
-            file=run.scenario.file,
-            key="costs",
-        )
+    _check_memory(run)
     schedule, costs, unit = run.schedule, run.costs, time_unit(run.scenario)
     figure, (axis,) = new_figure(9.0, 4.2)
     colours = colormaps["viridis"](np.linspace(0, 0.92, schedule.num_ranks))
@@ -86,14 +87,64 @@ def plot_memory(run: TimedRun) -> Figure:
         axis.step(
             seconds / unit.seconds, used / 1e9, where="post", color=colours[rank], linewidth=0.9, label=words
         )
-    axis.set_ylim(bottom=0)
-    limits = {costs.of_ranks.get(rank, costs).memory_limit_bytes for rank in range(schedule.num_ranks)}
-    draw_limit(axis, *sorted(limit / 1e9 for limit in limits if limit is not None))
+    _draw_limits(axis, run)
     axis.set_xlabel(unit.words)
     axis.set_ylabel("memory of a device (GB)")
     entitle(axis, _title(run))
     add_legend(figure, fontsize=7)
     return figure
+
+
+def plot_memory_parts(run: TimedRun) -> Figure:
+    """Draw what each rank's memory is full of, where it is fullest, against the device's limit.
+
+    Raises
+    ------
+    ScenarioError
+        If the costs state no bytes of activations.
+    """
+    _check_memory(run)
+    figure, (axis,) = _figure_of_ranks(run)
+    ranks = np.arange(run.metrics.num_ranks)
+    bottom = np.zeros(len(ranks))
+    for part, colour in _MEMORY_COLOURS.items():
+        gigabytes = np.array([getattr(rank.memory_bytes, part) / 1e9 for rank in run.metrics.ranks])
+        if gigabytes.any():
+            axis.bar(ranks, gigabytes, 0.8, bottom, color=colour, label=part, edgecolor="white", lw=0)
+            bottom += gigabytes
+    _draw_limits(axis, run)
+    axis.set_ylabel("memory of a device at its fullest (GB)")
+    _name_ranks(axis, run)
+    add_legend(figure)
+    return figure
+
+
+def _figure_of_ranks(run: TimedRun) -> tuple[Figure, list[Axes]]:
+    return new_figure(min(16.0, max(6.0, 1.2 + 0.7 * run.metrics.num_ranks)), 4.2)
+
+
+def _name_ranks(axis: Axes, run: TimedRun) -> None:
+    axis.set_xlabel("rank")
+    ranks = np.arange(run.metrics.num_ranks)
+    axis.set_xticks(ranks[:: 1 + len(ranks) // _MOST_TICKS])
+    axis.margins(x=0.01)
+    entitle(axis, _title(run))
+
+
+def _draw_limits(axis: Axes, run: TimedRun) -> None:
+    axis.set_ylim(bottom=0)
+    devices = [run.costs.of_ranks.get(rank, run.costs) for rank in range(run.metrics.num_ranks)]
+    limits = {device.memory_limit_bytes for device in devices}
+    draw_limit(axis, *sorted(limit / 1e9 for limit in limits if limit is not None))
+
+
+def _check_memory(run: TimedRun) -> None:
+    if run.metrics.peak_memory_bytes is None:
+        raise ScenarioError(
+            "nothing to draw: the costs state no bytes of activations; state costs.activations, or a model",
+            file=run.scenario.file,
+            key="costs",
+        )
 
 
 def _title(run: TimedRun) -> str:
