@@ -25,12 +25,14 @@ _HOMES = {
     "execute": "pipesim.questions.execution:execute_scenario",
     "generate": "pipesim.schedules",
     "goodput": "pipesim.questions",
+    "load_order": "pipesim.prediction",
     "lower": "pipesim.ir",
     "measure": "pipesim.metrics",
     "plan": "pipesim.questions.planning",
     "predict": "pipesim.prediction",
     "simulate": "pipesim.timing.engine",
     "sweep": "pipesim.questions.sweep",
+    "torch_schedule": "pipesim.executor.torch_runtime",
     "validate": "pipesim.evidence.validation",
 }
 __all__ = sorted(_HOMES)

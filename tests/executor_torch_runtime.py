@@ -5,20 +5,18 @@
 
 import os
 import sys
-import tempfile
 from datetime import timedelta
-from pathlib import Path
 
 import executor_models
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
-from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from pipesim.executor import FactoryWorkload
 from pipesim.executor.board import loopback_store
 from pipesim.executor.models import build_model, build_stage, sample
+from pipesim.executor.torch_runtime import torch_schedule
 from pipesim.schedules import Shape, generate
 
 WORKLOAD = FactoryWorkload("executor_models:mlp", dtype="float64")
@@ -36,13 +34,9 @@ def gradients(name: str, num_chunks: int, num_microbatches: int, rank: int) -> d
         PipelineStage(torch.nn.Sequential(*module), stage, schedule.num_stages, torch.device("cpu"))
         for stage, module in modules.items()
     ]
-    runtime = _PipelineScheduleRuntime(
-        stages, num_microbatches, loss_fn=lambda y, t: model.loss(y, t) / num_microbatches, scale_grads=False
+    runtime = torch_schedule(
+        schedule, stages, loss_fn=lambda y, t: model.loss(y, t) / num_microbatches, scale_grads=False
     )
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "schedule.csv"
-        path.write_text(schedule.to_csv())
-        runtime._load_csv(str(path), format="compute_only")
     samples = [sample(WORKLOAD, model, 0, 0, k) for k in range(num_microbatches)]
     inputs, targets = (torch.cat(tensors) for tensors in zip(*samples, strict=True))
     first, last = 0 in modules, schedule.num_stages - 1 in modules

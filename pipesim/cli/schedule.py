@@ -13,12 +13,13 @@ from pipesim.errors import ScheduleError
 from pipesim.files import check_outputs, write_text
 from pipesim.ir import TRANSPORTS, format_grid, lower, needed_transport, peak_in_flight
 from pipesim.ir.actions import ActionTable, Op, Schedule
-from pipesim.prediction import load_csv, shape_of
+from pipesim.prediction import is_scenario_file, load_csv, load_order, shape_of
 from pipesim.prediction.schedule_source import read_csv_text
 from pipesim.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from pipesim.schedules import Family, Shape, families, family, generate
 from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, find_framework, runs_only_as_csv, verdict
 from pipesim.show.blocks import Table
+from pipesim.show.order_words import order_words
 
 _MOST_DIGITS = 19
 _ONLY_AS_CSV = ("no class of its own; loads the exported CSV",)
@@ -80,22 +81,54 @@ def show(
 
 @app.command()
 def export(
-    name: Name,
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME|SCENARIO.yaml", help="A schedule, or a scenario: the order for its costs."
+        ),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="CSV file to write.")],
-    ranks: Ranks = 4,
+    ranks: Annotated[
+        int | None, typer.Option("--ranks", help="Of a NAME: pipeline ranks p; by default 4.")
+    ] = None,
     chunks: Chunks = None,
-    microbatches: Microbatches = 8,
+    microbatches: Annotated[
+        int | None, typer.Option("--microbatches", help="Of a NAME: microbatches m; by default 8.")
+    ] = None,
     settings: Options = None,
     comms: WithCommunication = False,
+    overrides: options.Overrides = None,
 ) -> None:
-    """Write the CSV that torch.distributed.pipelining loads."""
-    check_outputs(output)
-    schedule = _generate(name, ranks, chunks, microbatches, settings)
+    """Write the CSV that torch.distributed.pipelining loads, and say which stages each rank builds."""
+    scenario = Path(what) if is_scenario_file(what) else None
+    check_outputs(output, inputs=(scenario,))
+    if scenario is None:
+        if overrides:
+            raise ScheduleError(f"--set {overrides[0]} is for scenarios; {what} is the name of a schedule")
+        schedule = _generate(what, ranks or 4, chunks, microbatches or 8, settings)
+    else:
+        _refuse_shape(
+            {"--ranks": ranks, "--chunks": chunks, "--microbatches": microbatches, "--option": settings}
+        )
+        schedule = load_order(scenario, *(overrides or ()))
     written: ActionTable = schedule
     if comms:
         lowered = lower(schedule)
         written = lowered.select(lowered.op != Op.OPTIMIZER)  # torch steps the optimizer outside
     write_text(output, written.to_csv(), reader=load_csv)
+    terminal.show(*order_words(schedule, output))
+    if scenario is None and family(what).needs_costs:
+        terminal.show(
+            "note: made for F = I = W = 1 on every rank and free messages; "
+            "pipesim schedule export SCENARIO.yaml makes it for a scenario's own times"
+        )
+
+
+def _refuse_shape(flags: dict[str, Any]) -> None:
+    """Raise where a flag states what a scenario has."""
+    for flag, value in flags.items():
+        if value is not None:
+            raise ScheduleError(f"{flag} is for schedules by name; use --set KEY=VALUE with a scenario")
 
 
 @app.command()
@@ -108,7 +141,7 @@ def check(
 ) -> None:
     """Check a CSV of actions, or a scenario's schedule, and say which frameworks take it and why not."""
     asked = [find_framework(framework)] if framework else list(FRAMEWORKS)
-    if file.suffix.lower() in (".yaml", ".yml"):
+    if is_scenario_file(file):
         headline, answers = _ask_scenario(load_scenario(file, overrides or ()), asked)
     else:
         headline, answers = _ask_csv(file, asked)

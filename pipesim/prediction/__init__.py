@@ -13,7 +13,7 @@ from pipesim.prediction.road import (
     predict_within,
     replay,
 )
-from pipesim.prediction.schedule_source import load_csv, schedule_of, shape_of
+from pipesim.prediction.schedule_source import is_scenario_file, load_csv, load_order, schedule_of, shape_of
 
 __all__ = [
     "Asynchrony",
@@ -22,8 +22,10 @@ __all__ = [
     "Programs",
     "Repeats",
     "Timing",
+    "is_scenario_file",
     "least_step_s",
     "load_csv",
+    "load_order",
     "needs_engine",
     "predict",
     "predict_prepared",

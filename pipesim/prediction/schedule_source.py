@@ -12,7 +12,7 @@ from pipesim.files import printable_stem
 from pipesim.ir import check_messages, has_messages, validate
 from pipesim.ir.actions import Schedule
 from pipesim.reading import read_text
-from pipesim.scenario import ResolvedScenario
+from pipesim.scenario import ResolvedScenario, load_scenario
 from pipesim.schedules import Family, Shape, family, generate
 
 GROUP_SIZE = "microbatch_group_size"
@@ -64,6 +64,33 @@ def schedule_of(scenario: ResolvedScenario) -> Schedule:
     shape = shape_of(scenario, chosen, options=scenario.schedule.options)
     costs = build_costs(scenario, num_chunks=shape.num_chunks) if chosen.needs_costs else None
     return generate(chosen.name, shape, costs)
+
+
+def load_order(path: str | Path, *overrides: str) -> Schedule:
+    """Read an order from a CSV, or make the one that a scenario file names; compute only.
+
+    Parameters
+    ----------
+    path : str or Path
+        ``.yaml`` or ``.yml`` is a scenario, anything else a CSV of actions.
+    *overrides : str
+        ``KEY=VALUE`` each, of the scenario.
+
+    Raises
+    ------
+    PipesimError
+        If the file cannot be read, or holds no legal schedule.
+    """
+    if is_scenario_file(path):
+        return schedule_of(load_scenario(path, overrides))
+    if overrides:
+        raise ScenarioError(f"{overrides[0]} is for scenarios; this is a CSV of actions", file=str(path))
+    return load_csv(path)
+
+
+def is_scenario_file(path: str | Path) -> bool:
+    """Whether a name ends as a scenario's does."""
+    return Path(path).suffix.lower() in (".yaml", ".yml")
 
 
 def read_schedule(scenario: ResolvedScenario, path: str) -> Schedule:

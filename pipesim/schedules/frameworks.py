@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from pipesim.errors import ScheduleError
 from pipesim.ir import check_messages, has_messages, validate
-from pipesim.ir.actions import Op, Schedule
+from pipesim.ir.actions import Schedule
+from pipesim.ir.torch_limits import torch_refusals
 from pipesim.reading import csv_rows
 from pipesim.schedules.registry import Shape, family, generate
 
@@ -131,21 +130,8 @@ def check_schedule(schedule: Schedule, framework: str) -> tuple[str, ...]:
     except ScheduleError as error:
         return (str(error),)
     if framework == "torch":
-        return tuple(_torch_reasons(schedule, computations))
+        return tuple(torch_refusals(schedule))
     return tuple(_own_order_reasons(computations, framework))
-
-
-def _torch_reasons(schedule: Schedule, computations: Schedule) -> Iterator[str]:
-    if schedule.num_slices > 1:
-        yield "torch has no slices of a microbatch, and would read 0F1.2 as 0F1"
-    if np.any(schedule.op == Op.OPTIMIZER):
-        yield "torch has no OPTIMIZER action; it steps the optimizer outside the schedule"
-    homes: dict[int, int] = {}
-    for rank in range(computations.num_ranks):
-        for stage in computations.stages_of(rank):
-            if homes.setdefault(stage, rank) != rank:
-                yield f"stage {stage} stands on ranks {homes[stage]} and {rank}; torch gives a stage one rank"
-                return
 
 
 def _own_order_reasons(computations: Schedule, framework: str) -> Iterator[str]:

@@ -1,0 +1,30 @@
+"""What torch's pipeline runtime refuses of an order, or would misread without a word."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pipesim.ir.actions import ActionTable, Op
+
+
+def torch_refusals(stated: ActionTable) -> Iterator[str]:
+    """Say why torch's runtime would not run what somebody wrote; nothing if it would.
+
+    Parameters
+    ----------
+    stated : ActionTable
+        With or without communication; its computations are valid.
+    """
+    if stated.num_slices > 1:
+        yield "torch has no slices of a microbatch, and would read 0F1.2 as 0F1"
+    if np.any(stated.op == Op.OPTIMIZER):
+        yield "torch has no OPTIMIZER action; it steps the optimizer outside the schedule"
+    computations = stated.select(stated.op <= Op.W)
+    homes: dict[int, int] = {}
+    for rank in range(computations.num_ranks):
+        for stage in computations.stages_of(rank):
+            if homes.setdefault(stage, rank) != rank:
+                yield f"stage {stage} stands on ranks {homes[stage]} and {rank}; torch gives a stage one rank"
+                return
