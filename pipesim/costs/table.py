@@ -83,6 +83,9 @@ class CostTable:
     across_ring : Ring, optional
         Ring of groups of replicas of which each shares out all there is; their shards of gradients are added
         up. None where there is one group.
+    shown_sync : Array, optional
+        Share of a stage's collectives at the end of a step that shows, where the rest runs beside computing;
+        None: all of it.
     fixed_sync_s : Array
         Synchronisation a stage pays whatever the ring.
     tied_embedding_bytes : Number
@@ -166,6 +169,7 @@ class CostTable:
     fabric: Fabric | None = None
     shard_exchange: ShardExchange | None = None
     second_embedding: EmbeddingCopy | None = None
+    shown_sync: Array | None = None
     optimizer_fixed_s: Number = 0
     of_ranks: Mapping[int, CostTable] = field(default_factory=dict)
 
@@ -249,6 +253,8 @@ class CostTable:
         share : Number
             What part of the stage's gradients and weights; smaller than 1 for a bucket of them.
         """
+        if self.shown_sync is not None:
+            share *= self.shown_sync[stage]
         gradient, weight = share * self.gradient_bytes[stage], share * self.weight_bytes[stage]
         if self.expert_share is None:
             return self._steps(gradient, weight, self.gradient_ring, of_experts=False)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+PEAK_OF = {"mxfp8": "fp8"}
+"""Formats that the units of another one compute."""
+
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:

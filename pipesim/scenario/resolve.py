@@ -178,6 +178,8 @@ def resolve(
         recompute_layers=keys.recompute_layers,
         offload=Offload(keys.offload.activations, keys.offload.optimizer, keys.offload.bandwidth),
         scatter_gather=_scatter_gather(keys, parallel, efficiency, notes),
+        cuda_graphs=keys.cuda_graphs,
+        hides_gradients=_hides_gradients(keys, parallel, efficiency, notes),
         file=file,
         echo=notes.echo,
         warnings=tuple(notes.warnings),
@@ -220,6 +222,20 @@ def _check_sharding(keys: AnyScenarioKeys, parallel: Parallel) -> None:
         )
     if keys.parallel.reshard_after_forward is not None and keys.optimizer != "fsdp":
         raise ScenarioError("has an effect only with optimizer: fsdp", key="parallel.reshard_after_forward")
+
+
+def _hides_gradients(
+    keys: AnyScenarioKeys, parallel: Parallel, efficiency: Efficiency | None, notes: Notes
+) -> bool:
+    """Whether the set's software reduces gradients beside backwards, where the scenario says nothing."""
+    if efficiency is None or not efficiency.gradient_overlap or parallel.num_replicas == 1:
+        return False
+    if keys.parallel.overlap_gradients is not None or keys.optimizer not in (None, "plain", "sharded"):
+        return False
+    notes.echo["parallel.overlap_gradients"] = (
+        f"in closed form (default of {efficiency.name}'s software; true simulates every bucket)"
+    )
+    return True
 
 
 def _scatter_gather(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from pipesim import units
 from pipesim.errors import ScenarioError
-from pipesim.scenario.hardware import Accelerator, Cluster, Link, Switches
+from pipesim.scenario.hardware import PEAK_OF, Accelerator, Cluster, Link, Switches
 from pipesim.scenario.notes import Notes
-from pipesim.scenario.resolved import ActivationFormat, Efficiency, Precision
+from pipesim.scenario.resolved import ActivationFormat, ComputeFormat, Efficiency, Precision
 from pipesim.scenario.schema import (
     AcceleratorKeys,
     ClusterKeys,
     EfficiencyKeys,
     LinkKeys,
+    PeakKeys,
     PrecisionKeys,
     SwitchKeys,
 )
@@ -147,6 +150,14 @@ def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, no
         gemm=keys.gemm,
         gemm_fp8=keys.gemm_fp8,
         gemm_nvfp4=keys.gemm_nvfp4,
+        gemm_mxfp8=keys.gemm_mxfp8,
+        peak_flops={} if keys.peak is None else _peaks(keys.peak),
+        cards=dict(keys.cards),
+        operand_traffic=keys.operand_traffic,
+        quantise_bytes=dict(keys.quantise_bytes),
+        sort_passes=keys.sort_passes,
+        expert_layer_floor_s=float(keys.expert_layer_floor),
+        gradient_overlap=keys.gradient_overlap,
         attention=keys.attention,
         attention_kernel=keys.attention_kernel,
         memory=keys.memory,
@@ -175,7 +186,7 @@ def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, note
         The accelerator has no such format.
     """
     peaks = {"bf16": 1.0} if accelerator is None else accelerator.peak_flops
-    formats = [name for name in ("bf16", "fp16", "fp8", "nvfp4") if name in peaks]
+    formats = [name for name in get_args(ComputeFormat) if PEAK_OF.get(name, name) in peaks]
     compute = keys.compute
     if compute is None:
         compute = "bf16" if "bf16" in formats else "fp16"
@@ -189,7 +200,7 @@ def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, note
     for key in ("weight_bytes", "gradient_bytes", "optimizer_bytes"):
         if key not in keys.model_fields_set and accelerator is not None:
             notes.default(f"precision.{key}", f"{getattr(keys, key):g} a parameter")
-    narrow: dict[str, ActivationFormat] = {"fp8": "fp8", "nvfp4": "nvfp4"}
+    narrow: dict[str, ActivationFormat] = {"fp8": "fp8", "mxfp8": "mxfp8", "nvfp4": "nvfp4"}
     kept = keys.activation_format or narrow.get(compute, "16-bit")
     if keys.activation_format is None and accelerator is not None and compute in narrow:
         notes.default("precision.activation_format", kept)
@@ -206,7 +217,7 @@ def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, note
 
 
 def _accelerator(keys: AcceleratorKeys) -> Accelerator:
-    peaks = {name: rate for name, rate in keys.peak.model_dump().items() if rate is not None}
+    peaks = _peaks(keys.peak)
     if "bf16" not in peaks and "fp16" not in peaks:
         raise ScenarioError("a rate for bf16 or fp16 is needed", key="cluster.accelerator.peak")
     return Accelerator(
@@ -219,6 +230,10 @@ def _accelerator(keys: AcceleratorKeys) -> Accelerator:
         source=keys.source,
         date=keys.date,
     )
+
+
+def _peaks(keys: PeakKeys) -> dict[str, float]:
+    return {name: rate for name, rate in keys.model_dump().items() if rate is not None}
 
 
 def _link(keys: LinkKeys) -> Link:

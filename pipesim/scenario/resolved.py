@@ -26,6 +26,9 @@ torch's stages run FSDP, gathering weights and reducing gradients once a step.""
 RecomputeModule = Literal["core_attn", "mla_up_proj", "layernorm", "mlp", "moe", "moe_act", "shared_experts"]
 """Parts of a layer that Megatron-core can run again in the backward (``--recompute-modules``)."""
 
+ComputeFormat = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
+"""Of matrix products with weights: fp8 with a scale for each tensor, mxfp8 with one for each 32 values."""
+
 ExpertDispatch = Literal["alltoall", "deepep", "hybridep"]
 
 ActivationFormat = Literal["16-bit", "fp8", "mxfp8", "nvfp4"]
@@ -232,12 +235,34 @@ class Efficiency:
     """Seconds of a step beside all that is modelled; counted with the optimizer."""
     gemm_nvfp4: float | None = None
     """None: as `gemm_fp8`."""
+    gemm_mxfp8: float | None = None
+    """None: as `gemm_fp8`."""
+    operand_traffic: bool = False
+    """Products read and write their operands at the memory's rate, beside what `gemm` counts."""
+    quantise_bytes: Mapping[str, float] = field(default_factory=dict)
+    """Memory traffic of bringing a product's input into a number format, bytes a value; no entry: none."""
+    sort_passes: float | None = None
+    """Memory passes of a layer's experts over 8 bytes a value of their rows; None: one, two where they are
+    exchanged."""
+    expert_layer_floor_s: float = 0.0
+    """Least seconds of the forward of a layer with experts, whose launches the host makes one by one; a
+    backward takes at least twice that, and a step captured in full as CUDA graphs knows no floor."""
+    peak_flops: Mapping[str, float] = field(default_factory=dict)
+    """Rates that the shares are of; empty: the accelerator's own peak."""
+    cards: Mapping[str, float] = field(default_factory=dict)
+    """Factor on all compute rates by accelerator; no entry: 1."""
+    gradient_overlap: bool = False
+    """Whether the software reduces gradients beside the backward unless told otherwise."""
     error_band: float | None = None
     """Nine of ten predictions lie within this share of the measured step time; None where nobody measured."""
 
     def gemm_in(self, number_format: str) -> float:
         """Share of the peak of a number format that matrix multiplications reach."""
-        narrow = {"fp8": self.gemm_fp8, "nvfp4": self.gemm_nvfp4 or self.gemm_fp8}
+        narrow = {
+            "fp8": self.gemm_fp8,
+            "mxfp8": self.gemm_mxfp8 or self.gemm_fp8,
+            "nvfp4": self.gemm_nvfp4 or self.gemm_fp8,
+        }
         return narrow.get(number_format, self.gemm)
 
 
@@ -245,7 +270,7 @@ class Efficiency:
 class Precision:
     """Number formats: of compute, and bytes a parameter in weights, gradients and optimizer state."""
 
-    compute: Literal["bf16", "fp16", "fp8", "nvfp4"]
+    compute: ComputeFormat
     weight_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
@@ -421,6 +446,10 @@ class ResolvedScenario:
 
         write_scenario(self, path)
 
+    cuda_graphs: Literal["none", "partial", "full"] = "none"
+    """What of a step is captured; in full, no launch waits for the host."""
+    hides_gradients: bool = False
+    """Gradients are reduced beside backwards, counted in closed form; see `costs.stages.overlap`."""
     scatter_gather: bool = False
     """Pipeline messages are cut among the tensor-parallel devices although activations are not."""
     recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)

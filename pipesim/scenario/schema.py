@@ -35,6 +35,7 @@ from pipesim.scenario.quantities import (
 )
 from pipesim.scenario.resolved import (
     ActivationFormat,
+    ComputeFormat,
     ExpertDispatch,
     LayerSplit,
     OptimizerLevel,
@@ -271,6 +272,11 @@ class EfficiencyKeys(Keys):
     gemm: Share = Field(description="share of the peak that matrix multiplications reach")
     gemm_fp8: Share = Field(description="the same of the fp8 peak")
     gemm_nvfp4: Share | None = Field(None, description="the same of the nvfp4 peak; gemm_fp8 by default")
+    gemm_mxfp8: Share | None = Field(None, description="the same with mxfp8; gemm_fp8 by default")
+    peak: PeakKeys | None = Field(None, description="rates that shares are of; the accelerator's by default")
+    cards: dict[str, PositiveNumber] = Field(
+        default_factory=dict, description="factor on compute rates by accelerator, 1 by default"
+    )
     attention: Share = Field(description="share of the bf16 peak that attention reaches")
     attention_kernel: Literal["flash", "unfused"] = Field(description="kind of attention kernel")
     memory: Share = Field(description="share of memory bandwidth that memory-bound kernels reach")
@@ -280,6 +286,13 @@ class EfficiencyKeys(Keys):
     unaligned_gemm: Share = Field(description="factor where a matrix is not a multiple of 64")
     grouped_gemm: Share = Field(0.86, description="factor for the products of experts")
     overlap_slowdown: NumberOrZero = Field(0.15, description="extra share of computing beside a collective")
+    operand_traffic: bool = Field(False, description="whether products also move their operands")
+    quantise_bytes: dict[str, NumberOrZero] = Field(
+        default_factory=dict, description="format: bytes a value that bringing inputs into it moves"
+    )
+    sort_passes: NumberOrZero | None = Field(None, description="memory passes of sorting by expert")
+    expert_layer_floor: Seconds = Field(0.0, description="least time of a forward of a layer with experts")
+    gradient_overlap: bool = Field(False, description="whether gradients are reduced beside backwards")
     loss_kernel: Literal["unfused", "fused"] = Field("unfused", description="kind of loss kernel")
     weight_gradient_placeholders: bool = Field(False, description="a spare buffer for each weight shape")
     scatter_gather: bool = Field(False, description="whether pipeline messages are cut among tensor devices")
@@ -294,7 +307,7 @@ class EfficiencyKeys(Keys):
 class PrecisionKeys(Keys):
     """``precision:``."""
 
-    compute: Literal["bf16", "fp16", "fp8", "nvfp4"] | None = Field(
+    compute: ComputeFormat | None = Field(
         default=None, description="format of matrix products; bf16 by default, fp16 where there is none"
     )
     activation_format: ActivationFormat | None = Field(
@@ -305,7 +318,7 @@ class PrecisionKeys(Keys):
     )
     dispatch_format: Literal["16-bit", "fp8"] | None = Field(
         default=None,
-        description="format in which tokens travel to experts; fp8 by default with compute: fp8 or nvfp4",
+        description="format in which tokens travel to experts; fp8 by default where compute is narrower",
     )
     weight_bytes: PositiveNumber = Field(default=2.0, description="bytes a parameter of weights")
     gradient_bytes: PositiveNumber = Field(default=4.0, description="bytes a parameter of gradients")
@@ -429,6 +442,9 @@ class AnyScenarioKeys(Keys):
     )
     recompute: Literal["none", "selective", "full"] | None = Field(
         None, description="activations that the backward computes anew; none by default"
+    )
+    cuda_graphs: Literal["none", "partial", "full"] = Field(
+        "none", description="what of a step is captured as CUDA graphs, so that no launch waits for the host"
     )
     recompute_modules: Annotated[tuple[RecomputeModule, ...] | None, BeforeValidator(_listed)] = Field(
         None,

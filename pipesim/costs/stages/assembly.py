@@ -16,6 +16,7 @@ from pipesim.costs.network.topology import (
     fabric,
     pipeline_links,
 )
+from pipesim.costs.stages.overlap import shown_sync
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.stages.sharding import GatheredBlock, Sharding, StageParameters
 from pipesim.costs.stages.stage_provenance import common_provenance
@@ -154,7 +155,7 @@ def cost_table(
     offload = scenario.offload
     # Read and written at a time, for the host's link is full duplex.
     offloaded = offload.optimizer * state.optimizer(dense, experts)
-    return CostTable(
+    table = CostTable(
         forward_s=np.sum(list(forward_parts.values()), axis=0),
         backward_s=np.sum(list(backward_parts.values()), axis=0),
         input_gradient_s=input_gradient,
@@ -209,6 +210,24 @@ def cost_table(
         fabric=fabric(cluster, parallel),
         shard_exchange=exchange,
     )
+    return _with_hidden_gradients(table) if scenario.hides_gradients else table
+
+
+def _with_hidden_gradients(table: CostTable) -> CostTable:
+    """Leave of the synchronisation at the end of a step what does not run beside computing."""
+    shares = []
+    for stage in range(table.num_stages):
+        steps = table.sync_steps(stage)
+        shares.append(
+            shown_sync(
+                sum(float(step.collective.seconds) for step in steps if not step.of_weights),
+                sum(float(step.collective.seconds) for step in steps if step.of_weights),
+                forward_s=float(table.forward_s[stage]),
+                backward_s=float(table.backward_s[stage]),
+                slowdown=float(table.overlap_slowdown),
+            )
+        )
+    return replace(table, shown_sync=np.array(shares))
 
 
 def on_mixed_ranks(num_ranks: int, cluster: Cluster, costs_on: Callable[[Cluster], CostTable]) -> CostTable:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
+from pipesim.costs.stages.rates import memory_bytes_per_s, reference_flops
 from pipesim.costs.traced.layer_trace import Kind, LayerTrace, OpCost
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.resolved import Efficiency, ResolvedScenario
@@ -64,8 +64,9 @@ def kernel_rates(scenario: ResolvedScenario, cluster: Cluster, efficiency: Effic
     accelerator, compute = cluster.accelerator, scenario.precision.compute
     peaks = accelerator.peak_flops
     # Convolution and attention stay in 16 bits when products with weights compute in fp8.
-    half = peak_flops(accelerator, "fp16" if compute == "fp16" else "bf16", file=scenario.file)
-    products = peak_flops(accelerator, compute, file=scenario.file)
+    wide = "fp16" if compute == "fp16" else "bf16"
+    half = reference_flops(accelerator, efficiency, wide, file=scenario.file)
+    products = reference_flops(accelerator, efficiency, compute, file=scenario.file)
     single = peaks.get("fp32", half)
     return KernelRates(
         flops_per_s={

@@ -3,7 +3,8 @@
 A closed form with few parameters, each an effective number of one generation of training software on one kind
 of device (`pipesim.scenario.resolved.Efficiency`); byte counts are fixed. Per layer, T tokens a device::
 
-    gemm              2 T N K / (peak * gemm efficiency), longer where N or K is not a multiple of 64
+    gemm              2 T N K / (peak * gemm efficiency), longer where N or K is not a multiple of 64; with
+                      some sets also the time in which it moves and quantises its operands (see `products`)
     attention         flash: 2 b s^2 hq / t FLOPs (the causal half), backward 2.5 times
                       unfused: 4 b s^2 hq / t FLOPs and 13 bytes a score, backward twice the FLOPs, 20 bytes
     memory bound      22 T h bytes (/ t with sequence parallelism) + 4 T f / t (twice that when gated),
@@ -21,7 +22,9 @@ A layer with experts sends each token to k of them and back::
     expert exchange   dispatch and combine, all-to-all of 2 k T h / t bytes each, as many in the backward; or
                       one copy of T h / t values to each node and device that a token's experts are on
     tensor collective the MLP's gather and scatter move k times the bytes, shared experts theirs beside them
-    memory bound      8 k T h / t bytes to sort tokens by expert, twice where they are exchanged
+    memory bound      8 k T h / t bytes to sort tokens by expert, twice where they are exchanged, or as often
+                      as the set says
+    overhead          what a layer without CUDA graphs is shorter than the host's launches take
 
 The backward of a matrix multiplication is two of its size. W runs those for the weights and half of the
 overhead; I runs everything else, recomputation included, so I and W add up to B.
@@ -37,7 +40,6 @@ from pipesim.costs.network.alpha_beta import LinkCost, Ring, all_gather_s, all_r
 from pipesim.costs.network.exchange import Exchange, all_to_all_s, expected_places, one_copy_s
 from pipesim.costs.stages.overlap import exposed_s
 from pipesim.costs.transformer.flops import (
-    Shapes,
     attention_gemms,
     head_flops,
     latent_up_gemms,
@@ -47,6 +49,7 @@ from pipesim.costs.transformer.flops import (
     router_flops,
 )
 from pipesim.costs.transformer.parameters import key_size, value_size
+from pipesim.costs.transformer.products import ProductTimes, Rates, products
 from pipesim.scenario.resolved import ActivationFormat, Experts, RecomputeModule, Transformer
 
 PARTS = (
@@ -65,7 +68,6 @@ PARTS = (
 )
 """What forward and backward times consist of, in the order that pictures stack them."""
 
-_ALIGNMENT = 64
 _SCORE_BYTES_FORWARD, _SCORE_BYTES_BACKWARD = 13, 20
 _FLASH_BACKWARD = 2.5
 _MEMORY_BOUND_BACKWARD = 1.5
@@ -76,20 +78,6 @@ _NORM_BYTES = 8
 _LOGIT_BYTES = 12
 _WIDE_BYTES = 2
 _LOOKUP_BYTES = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """What one device sustains: peak rates times efficiencies."""
-
-    layer_gemm_flops_per_s: float
-    unaligned_gemm: float
-    """Factor on the rate of a layer's product where a width is not a multiple of 64."""
-    grouped_gemm: float
-    """Factor on the rate of the products of experts."""
-    head_gemm_flops_per_s: float
-    attention_flops_per_s: float
-    memory_bytes_per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +116,10 @@ class Setting:
     activation_function_bytes: float = 2.0
     offloaded: float = 0.0
     """Share of the layers' activations that wait in the host's memory."""
+    sort_passes: float | None = None
+    """Passes over the experts' rows that sort them; None: one, two where they are exchanged."""
+    expert_layer_floor_s: float = 0.0
+    """Least time of a forward with experts; twice that of a backward."""
 
     @property
     def recomputed_modules(self) -> frozenset[str]:
@@ -175,7 +167,7 @@ class BlockTimes:
 def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
     """Time one transformer layer, with one MLP or with the model's experts."""
     experts = setting.model.experts if with_experts else None
-    gemm = _layer_gemm_s(setting, experts)
+    gemm = _layer_products(setting, experts)
     attention, attention_backward = _attention_s(setting)
     memory_bound = _memory_bound_s(setting, experts)
     collective = _tensor_collective_s(setting, experts)
@@ -183,7 +175,7 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
     to_experts, to_experts_backward = (0.0, 0.0) if experts is None else _expert_exchange_s(setting, experts)
     overhead = setting.layer_overhead_s
     forward = {
-        "gemm": gemm,
+        "gemm": gemm.forward_s,
         "attention": attention,
         "memory_bound": memory_bound,
         "tensor_collective": collective,
@@ -198,7 +190,7 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
         "full": sum(forward.values()) - overhead,
     }
     backward = {
-        "gemm": 2 * gemm,
+        "gemm": gemm.input_gradient_s + gemm.weight_gradient_s,
         "attention": attention_backward,
         "memory_bound": _MEMORY_BOUND_BACKWARD * memory_bound,
         "tensor_collective": collective,
@@ -207,9 +199,14 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
         "overhead": 2 * overhead,
         "recompute": again[setting.recompute],
     }
+    if experts is not None:
+        floor_s = setting.expert_layer_floor_s
+        forward["overhead"] += max(0.0, floor_s - sum(forward.values()))
+        backward["overhead"] += max(0.0, 2 * floor_s - sum(backward.values()))
     # I has paid for one recomputation.
     more = again[setting.recompute] if setting.weights_recompute else 0.0
-    return BlockTimes(forward, backward, weight_gradient_s=gemm + overhead, weight_recompute_s=more)
+    weights_s = gemm.weight_gradient_s + overhead
+    return BlockTimes(forward, backward, weight_gradient_s=weights_s, weight_recompute_s=more)
 
 
 def _module_s(setting: Setting, experts: Experts | None, core_attention_s: float) -> Iterator[float]:
@@ -223,23 +220,25 @@ def _module_s(setting: Setting, experts: Experts | None, core_attention_s: float
     if "layernorm" in modules:
         yield setting.num_tokens * _NORM_BYTES * model.hidden_size / hidden_share / rate
     if "mla_up_proj" in modules:
-        yield _gemm_s(setting, latent_up_gemms(model, tensor), setting.num_tokens)
+        yield products(latent_up_gemms(model, tensor), setting.num_tokens, setting.rates).forward_s
     if experts is None:
         if "mlp" in modules:
-            yield _gemm_s(setting, mlp_gemms(model, model.intermediate_size, tensor), setting.num_tokens)
+            shapes = mlp_gemms(model, model.intermediate_size, tensor)
+            yield products(shapes, setting.num_tokens, setting.rates).forward_s
             yield setting.num_tokens * inner_bytes * model.intermediate_size / rate
             yield _tensor_collective_s(setting, None) / 2
         return
     if "moe" in modules:
         dense_half = _tensor_collective_s(setting, None) / 2
         yield router_flops(model, setting.num_tokens / tensor) / setting.rates.layer_gemm_flops_per_s
-        yield _routed_gemm_s(setting, experts)
+        yield _routed_products(setting, experts).forward_s
         yield _expert_exchange_s(setting, experts)[0]
         yield _sort_s(setting) + _tensor_collective_s(setting, experts) - dense_half
     if "moe_act" in modules:
         yield rows * inner_bytes * experts.intermediate_size / rate
     if "shared_experts" in modules and experts.shared_intermediate_size:
-        yield _gemm_s(setting, mlp_gemms(model, experts.shared_intermediate_size, tensor), setting.num_tokens)
+        shapes = mlp_gemms(model, experts.shared_intermediate_size, tensor)
+        yield products(shapes, setting.num_tokens, setting.rates).forward_s
         yield setting.num_tokens * inner_bytes * experts.shared_intermediate_size / rate
 
 
@@ -270,35 +269,30 @@ def message_bytes(setting: Setting) -> float:
     return 2 * setting.num_tokens * setting.model.hidden_size
 
 
-def _layer_gemm_s(setting: Setting, experts: Experts | None) -> float:
+def _layer_products(setting: Setting, experts: Experts | None) -> ProductTimes:
     model, tensor = setting.model, setting.tensor
     if experts is None:
-        return _gemm_s(setting, layer_gemms(model, tensor), setting.num_tokens)
+        return products(layer_gemms(model, tensor), setting.num_tokens, setting.rates)
     shared = attention_gemms(model, tensor) + mlp_gemms(model, experts.shared_intermediate_size, tensor)
-    router = router_flops(model, setting.num_tokens / tensor)
+    router = router_flops(model, setting.num_tokens / tensor) / setting.rates.layer_gemm_flops_per_s
     return (
-        _gemm_s(setting, shared, setting.num_tokens)
-        + router / setting.rates.layer_gemm_flops_per_s
-        + _routed_gemm_s(setting, experts)
+        products(shared, setting.num_tokens, setting.rates)
+        + ProductTimes(router, router, router)
+        + _routed_products(setting, experts)
     )
 
 
-def _routed_gemm_s(setting: Setting, experts: Experts) -> float:
+def _routed_products(setting: Setting, experts: Experts) -> ProductTimes:
+    """Products of the experts of one device, each with its share of the rows."""
     cut = setting.expert_tensor or setting.tensor
-    shapes = mlp_gemms(setting.model, experts.intermediate_size, cut)
-    return (
-        _gemm_s(setting, shapes, setting.num_expert_rows * cut / setting.tensor) / setting.rates.grouped_gemm
+    num_members = 1 if setting.exchange is None else setting.exchange.num_members
+    return products(
+        mlp_gemms(setting.model, experts.intermediate_size, cut),
+        setting.num_expert_rows * cut / setting.tensor,
+        setting.rates,
+        num_matrices=experts.num_experts / num_members,
+        rate_factor=setting.rates.grouped_gemm,
     )
-
-
-def _gemm_s(setting: Setting, shapes: Shapes, num_rows: float) -> float:
-    rates = setting.rates
-    seconds = 0.0
-    for outputs, inputs in shapes:
-        aligned = outputs % _ALIGNMENT == 0 and inputs % _ALIGNMENT == 0
-        rate = rates.layer_gemm_flops_per_s * (1.0 if aligned else rates.unaligned_gemm)
-        seconds += 2 * num_rows * outputs * inputs / rate
-    return seconds
 
 
 def _attention_s(setting: Setting) -> tuple[float, float]:
@@ -344,8 +338,10 @@ def _memory_bound_s(setting: Setting, experts: Experts | None) -> float:
 
 
 def _sort_s(setting: Setting) -> float:
-    """Seconds of sorting tokens by expert, twice where they are exchanged."""
-    num_sorts = 1 if setting.exchange is None else 2
+    """Seconds of sorting tokens by expert."""
+    num_sorts: float = 1 if setting.exchange is None else 2
+    if setting.sort_passes is not None:
+        num_sorts = setting.sort_passes
     nbytes = num_sorts * _SORT_BYTES * setting.num_expert_rows * setting.model.hidden_size / setting.tensor
     return nbytes / setting.rates.memory_bytes_per_s
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pipesim.costs.network.topology import context_link, expert_exchange, expert_tensor_ring, tensor_ring
-from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
-from pipesim.costs.transformer.layer import Rates, Setting
+from pipesim.costs.stages.rates import memory_bytes_per_s, reference_flops
+from pipesim.costs.transformer.layer import Setting
+from pipesim.costs.transformer.products import Rates
 from pipesim.errors import ScenarioError
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.resolved import Efficiency, ResolvedScenario, Transformer
+
+OPERAND_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp8": 1.0, "nvfp4": 0.5}
+"""Of a value that a product reads in each format; results are 16-bit."""
 
 
 def layer_setting(
@@ -29,8 +33,9 @@ def layer_setting(
             key="parallel.tensor",
         )
     # Attention and the head stay in 16 bits when the layers compute in narrower formats.
-    wide_peak = peak_flops(cluster.accelerator, "fp16" if compute == "fp16" else "bf16", file=scenario.file)
-    layer_peak = peak_flops(cluster.accelerator, compute, file=scenario.file)
+    wide = "fp16" if compute == "fp16" else "bf16"
+    wide_peak = reference_flops(cluster.accelerator, efficiency, wide, file=scenario.file)
+    layer_peak = reference_flops(cluster.accelerator, efficiency, compute, file=scenario.file)
     rates = Rates(
         layer_gemm_flops_per_s=layer_peak * efficiency.gemm_in(compute),
         unaligned_gemm=efficiency.unaligned_gemm,
@@ -38,6 +43,8 @@ def layer_setting(
         head_gemm_flops_per_s=wide_peak * efficiency.gemm,
         attention_flops_per_s=wide_peak * efficiency.attention,
         memory_bytes_per_s=memory_bytes_per_s(cluster.accelerator, efficiency),
+        operand_bytes=OPERAND_BYTES[compute] if efficiency.operand_traffic else None,
+        quantise_bytes=efficiency.quantise_bytes.get(compute, 0.0),
     )
     return Setting(
         model=model,
@@ -66,4 +73,6 @@ def layer_setting(
         activation_function_bytes=scenario.precision.activation_function_bytes,
         offloaded=scenario.offload.activations,
         weight_gradient_placeholders=efficiency.weight_gradient_placeholders,
+        sort_passes=efficiency.sort_passes,
+        expert_layer_floor_s=0.0 if scenario.cuda_graphs == "full" else efficiency.expert_layer_floor_s,
     )

@@ -353,12 +353,13 @@ class _StepTimes:
 def efficiency_keys(efficiency: Efficiency, accelerator: str) -> dict[str, Any]:
     """``efficiency:`` section of a scenario with a resolved set, fitted on one accelerator."""
     stated = {field.name: getattr(efficiency, field.name) for field in fields(efficiency)}
-    for name in ("fitted", "layer_overhead_s", "step_overhead_s"):
+    del stated["fitted"]
+    for name in [name for name in stated if name.endswith("_s")]:
+        stated[name.removesuffix("_s")] = f"{stated.pop(name)!r} s"
+    stated["peak"] = {name: f"{rate!r} FLOP/s" for name, rate in stated.pop("peak_flops").items()}
+    absent = [name for name, value in stated.items() if value is None or value == {}]
+    for name in absent:
         del stated[name]
-    stated["layer_overhead"] = f"{efficiency.layer_overhead_s!r} s"
-    stated["step_overhead"] = f"{efficiency.step_overhead_s!r} s"
-    if efficiency.error_band is None:
-        del stated["error_band"]
     return stated | {"fitted_on": [accelerator]}
 
 
