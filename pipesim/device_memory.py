@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
-from pipesim.costs.rows import activations_held, logits_held
+from pipesim.costs.rows import activations_held, logits_held, skip_bytes
+from pipesim.ir import dependencies, lower
 from pipesim.ir.actions import Op, Schedule
 from pipesim.ir.timeline import Timeline
 
@@ -29,7 +30,8 @@ class MemoryParts:
     logits
         What the last stage keeps of them, the loss's state with them.
     buffers
-        Working set of the action that runs: a recomputed layer, gradients of a sublayer, gathered weights.
+        Working set of the action that runs: a recomputed layer, gradients of a sublayer, gathered weights;
+        and what came through skip connections before it is needed.
     """
 
     weights: float
@@ -44,7 +46,7 @@ def memory_by_row(schedule: Schedule, costs: CostTable) -> Array:
     """Bytes that a rank uses while each row of a compute-only schedule runs, shape (rows,).
 
     Weights, gradients and optimizer state of all its stages, activations in flight (a backward still holds
-    what it is about to release), and the row's working set.
+    what it is about to release), what waits of skip connections, and the row's working set.
     """
     after = activations_held(schedule, costs)
     before = np.empty_like(after)
@@ -54,7 +56,31 @@ def memory_by_row(schedule: Schedule, costs: CostTable) -> Array:
     # An I that leaves more than it found has used its working set up for that by its end.
     total: Array = np.maximum(during, after)
     total += np.repeat(_static_bytes(schedule, costs), np.diff(schedule.offsets))
-    return total
+    return total + skips_waiting(schedule, costs) if schedule.skips else total
+
+
+def skips_waiting(schedule: Schedule, costs: CostTable) -> Array:
+    """Bytes that came to a rank through skip connections and wait while each row runs, shape (rows,).
+
+    A message lies at its taker from where `pipesim.ir.lower` puts its receive. A tensor is counted until the
+    forward that takes it begins, when it becomes an activation; a gradient to the end of its backward.
+    """
+    lowered, skips = lower(schedule), dependencies(schedule).skips
+    nbytes = skip_bytes(schedule, costs)
+    took = np.flatnonzero(np.isin(lowered.op, (Op.RECV_SKIP_F, Op.RECV_SKIP_B)))
+    # The computations stand in both in one order, so those before a receive say where it stands.
+    before = np.cumsum(lowered.op <= Op.W)[took]
+    forward = lowered.op[took] == Op.RECV_SKIP_F
+    taker = {
+        (number, bool(schedule.op[row] == Op.F), int(schedule.microbatch[row])): row
+        for number, row in zip(skips.skip.tolist(), skips.consumer.tolist(), strict=True)
+    }
+    change = np.zeros(len(schedule.op) + 1)
+    for row, begins, forth in zip(took.tolist(), before.tolist(), forward.tolist(), strict=True):
+        number = int(lowered.slice[row])
+        change[begins] += nbytes[number]
+        change[taker[number, forth, int(lowered.microbatch[row])] + (not forth)] -= nbytes[number]
+    return np.cumsum(change)[:-1]
 
 
 def memory_parts(schedule: Schedule, costs: CostTable) -> list[MemoryParts]:
@@ -116,6 +142,8 @@ def memory_over_time(
     compute = timeline.select(timeline.compute)
     busy = memory_by_row(schedule, costs)[rows]
     after = activations_held(schedule, costs)[rows]
+    if schedule.skips:
+        after = after + skips_waiting(schedule, costs)[rows]
     seconds = np.stack([compute.start_s[rows], compute.end_s[rows]], axis=1).reshape(-1)
     used = np.stack([busy, after + _static_bytes(schedule, costs)[rank]], axis=1).reshape(-1)
     return seconds.astype(np.float64), used.astype(np.float64)

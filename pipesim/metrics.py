@@ -14,7 +14,7 @@ from pipesim.costs.rows import exchange_s
 from pipesim.device_memory import MemoryParts, fits_memory, memory_parts, peak_memory_by_rank
 from pipesim.errors import ScheduleError
 from pipesim.ir import NONE, Dependencies, check_compute_only, dependencies, peak_in_flight
-from pipesim.ir.actions import RECEIVES, REDUCTIONS, SENDS, Op, Schedule
+from pipesim.ir.actions import RECEIVES, REDUCTIONS, SENDS, SKIP_TRANSFERS, Op, Schedule
 from pipesim.ir.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
     step_time = as_number(step_end - first_start)
     memory = peak_memory_by_rank(schedule, costs)
     parts = None if memory is None else memory_parts(schedule, costs)
-    sends = np.isin(timeline.op, (Op.SEND_F, Op.SEND_B))
+    sends = np.isin(timeline.op, SENDS)
     return StepMetrics(
         schedule=schedule.name,
         num_ranks=schedule.num_ranks,
@@ -238,6 +238,7 @@ def _breakdowns(
     """Attribute every rank's time between the first start and the last end of all ranks."""
     first_start, last_end = start.min(), end.max()
     ready = np.where(needs.producer == NONE, first_start, end[needs.producer])
+    np.maximum.at(ready, needs.skips.consumer, end[needs.skips.producer])
     paired = np.flatnonzero(schedule.joined)
     ready[paired] = np.maximum(ready[paired], ready[paired + 1])
     second_of_pair = np.zeros(len(end), np.bool_)
@@ -277,12 +278,14 @@ def _partners_wait(timeline: Timeline, schedule: Schedule, end: Array) -> bool:
             strict=True,
         )
     }
+    along_skips = np.isin(sent.op, SKIP_TRANSFERS)
+    between = np.where(sent.op == Op.SEND_SKIP_F, Op.SEND_F, np.where(along_skips, Op.SEND_B, sent.op))
     keys = zip(
-        sent.op.tolist(),
+        between.tolist(),
         sent.rank.tolist(),
         sent.stage.tolist(),
         sent.microbatch.tolist(),
-        sent.slice.tolist(),
+        np.where(along_skips, 0, sent.slice).tolist(),
         strict=True,
     )
     return any(left > by_key[key] for key, left in zip(keys, sent.start_s.tolist(), strict=True))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipesim.costs.network.alpha_beta import LinkCost, Number, PointToPoint
-from pipesim.costs.table import Array, CostTable
+from pipesim.costs.table import Array, CostTable, Skip
 from pipesim.errors import ScenarioError
 from pipesim.scenario.resolved import DirectCosts
 
@@ -63,6 +63,11 @@ def direct_costs(
         weight_gradient = per_stage(costs.weight_gradient_s, "weight_gradient")
         split = "stated"
 
+    beyond = next((skip for skip in costs.skips if skip[1] >= num_stages), None)
+    if beyond is not None:
+        raise ScenarioError(
+            f"names stage {beyond[1]}; stages are 0 to {num_stages - 1}", file=file, key="costs.skips"
+        )
     boundary = np.full(num_stages, number(costs.boundary_bytes), dtype=dtype)
     boundary[-1] = number(0)
     bandwidth = None if costs.p2p_bytes_per_s is None else number(costs.p2p_bytes_per_s)
@@ -84,6 +89,7 @@ def direct_costs(
         optimizer_bytes=nothing,
         activation_bytes=per_stage(costs.activation_bytes, "activations"),
         working_bytes=nothing,
+        skips=tuple(Skip(source, target, number(nbytes)) for source, target, nbytes in costs.skips),
         provenance={"costs": "stated in the scenario", "input and weight gradient": split},
     )
 
@@ -91,4 +97,6 @@ def direct_costs(
 def _numbers(costs: DirectCosts) -> Iterator[Any]:
     for item in fields(costs):
         value = getattr(costs, item.name)
+        if item.name == "skips":
+            value = tuple(nbytes for _, _, nbytes in value)
         yield from value if isinstance(value, tuple) else (value,)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pipesim.costs.shards import ShardExchange
 from pipesim.costs.table import CostTable
+from pipesim.errors import ScheduleError
 from pipesim.ir import Dependencies, held
 from pipesim.ir.actions import ActionTable, Op
 
@@ -139,6 +140,21 @@ def message_bytes(schedule: ActionTable, costs: CostTable) -> Array:
     return _per_slice(schedule, costs.boundary_bytes)
 
 
+def skip_bytes(schedule: ActionTable, costs: CostTable) -> Array:
+    """Bytes of the tensor of each of a schedule's skip connections, shape (skips,).
+
+    Raises
+    ------
+    ScheduleError
+        If the costs are of other connections.
+    """
+    if schedule.skips != costs.skip_ends:
+        raise ScheduleError(
+            f"{schedule.name} has the skip connections {schedule.skips}, the costs are of {costs.skip_ends}"
+        )
+    return np.array([skip.nbytes for skip in costs.skips], costs.boundary_bytes.dtype)
+
+
 def held_bytes(schedule: ActionTable, costs: CostTable) -> Array:
     """Activations that one microbatch, or one slice, holds on each stage from F to I, shape (num_stages,)."""
     return _per_slice(schedule, costs.activation_bytes)
@@ -174,4 +190,15 @@ def row_delays(schedule: ActionTable, needs: Dependencies, costs: CostTable) -> 
     seconds = [costs.p2p(src, dst).transfer_s(nbytes[stage]) for src, dst, stage in keys.T.tolist()]
     if seconds:
         delays[rows] = np.array(seconds, dtype=delays.dtype)[inverse.reshape(-1)]
+    return delays
+
+
+def skip_delays(schedule: ActionTable, needs: Dependencies, costs: CostTable) -> Array:
+    """Seconds that each input of a skip connection is under way on an idle link, shape (inputs,)."""
+    skips, rank = needs.skips, schedule.rank
+    delays = np.zeros(len(skips.skip), dtype=costs.forward_s.dtype)
+    nbytes = skip_bytes(schedule, costs)
+    for number in np.flatnonzero(skips.crosses).tolist():
+        ends = int(rank[skips.producer[number]]), int(rank[skips.consumer[number]])
+        delays[number] = costs.p2p(*ends).transfer_s(nbytes[skips.skip[number]])
     return delays

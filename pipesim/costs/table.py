@@ -32,6 +32,15 @@ GradientCollective = Literal["all_reduce", "reduce_scatter", "all_gather", "none
 
 
 @dataclass(frozen=True, slots=True)
+class Skip:
+    """A skip connection: a tensor that one stage hands to a later one; a gradient as large comes back."""
+
+    source: int
+    target: int
+    nbytes: Number
+
+
+@dataclass(frozen=True, slots=True)
 class EmbeddingCopy:
     """What one copy of a tied embedding takes of a stage, on one device."""
 
@@ -123,6 +132,8 @@ class CostTable:
     fabric : Fabric, optional
         The wires that messages and gradient collectives share; None: every pair of ranks has its own, and
         collectives theirs.
+    skips : tuple of Skip
+        Tensors that stages hand to others than the next.
     of_ranks : Mapping of int to CostTable
         Ranks whose devices are others than the rest's: durations, optimizer and memory limit are read there.
     """
@@ -171,6 +182,7 @@ class CostTable:
     second_embedding: EmbeddingCopy | None = None
     shown_sync: Array | None = None
     optimizer_fixed_s: Number = 0
+    skips: tuple[Skip, ...] = ()
     of_ranks: Mapping[int, CostTable] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -183,6 +195,11 @@ class CostTable:
     def num_stages(self) -> int:
         """Number of stages S."""
         return len(self.forward_s)
+
+    @property
+    def skip_ends(self) -> tuple[tuple[int, int], ...]:
+        """Stages that each skip connection comes from and goes to, as schedules hold them."""
+        return tuple((skip.source, skip.target) for skip in self.skips)
 
     def check_stages(self, schedule: ActionTable) -> None:
         """Refuse a schedule of another number of stages.

@@ -11,7 +11,7 @@ import enum
 import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Self, TypeAlias
 
 import numpy as np
@@ -48,11 +48,18 @@ class Op(enum.IntEnum):
     OPTIMIZER = 12
     OVERLAP_F_B = 13
     """A forward and a backward run together; exists in text and as an `Action`, stored as its two parts."""
+    SEND_SKIP_F = 14
+    """Of a skip connection: its tensor leaves the stage it comes from; `slice` is the connection's number."""
+    RECV_SKIP_F = 15
+    SEND_SKIP_B = 16
+    """The gradient of that tensor leaves the stage that took it."""
+    RECV_SKIP_B = 17
 
 
 COMPUTE = (Op.F, Op.B, Op.I, Op.W)
-SENDS = (Op.SEND_F, Op.SEND_B)
-RECEIVES = (Op.RECV_F, Op.RECV_B)
+SENDS = (Op.SEND_F, Op.SEND_B, Op.SEND_SKIP_F, Op.SEND_SKIP_B)
+RECEIVES = (Op.RECV_F, Op.RECV_B, Op.RECV_SKIP_F, Op.RECV_SKIP_B)
+SKIP_TRANSFERS = (Op.SEND_SKIP_F, Op.RECV_SKIP_F, Op.SEND_SKIP_B, Op.RECV_SKIP_B)
 REDUCTIONS = (Op.REDUCE_GRAD, Op.REDUCE_EMBEDDING)
 NO_MICROBATCH = -1
 
@@ -73,7 +80,7 @@ class Action(NamedTuple):
     stage: int
     microbatch: int = NO_MICROBATCH
     slice: int = 0
-    """Part of the sequence, in schedules that cut a microbatch along it."""
+    """Part of the sequence, in schedules that cut a microbatch along it; number of a skip connection."""
     parts: tuple[Action, ...] = ()
     """Forward and backward of an overlapped pair; empty otherwise."""
 
@@ -159,6 +166,8 @@ class ActionTable:
     microbatch: IntArray
     slice: IntArray
     joined: BoolArray
+    skips: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
+    """Skip connections: the stage that each one's tensor comes from, and the later one that takes it."""
 
     def __repr__(self) -> str:
         sizes = f"{self.num_ranks} ranks, {self.num_stages} stages, {self.num_microbatches} microbatches"

@@ -3,6 +3,9 @@
 F of a stage needs F of the stage before, of the same microbatch; a backward needs the backward of the stage
 after (on the last stage, its own F); W needs its I. In schedules that cut the sequence, F of a slice needs F
 of the slice before on the same stage, and a backward that of the slice after. A rank keeps its order.
+
+A skip connection adds inputs, not order: F of the stage that takes its tensor needs F of the stage that it
+comes from, which the stages between need already, and the backwards the other way round.
 """
 
 from __future__ import annotations
@@ -20,6 +23,20 @@ BACKWARDS = (Op.B, Op.I)
 
 
 @dataclass(frozen=True, slots=True)
+class SkipInputs:
+    """What rows take through skip connections; one entry an input, by connection, forwards first."""
+
+    producer: IntArray
+    """Row that hands it on."""
+    consumer: IntArray
+    """Row that takes it."""
+    skip: IntArray
+    """Which of the schedule's skip connections."""
+    crosses: BoolArray
+    """The two run on different ranks, so a message is sent."""
+
+
+@dataclass(frozen=True, slots=True)
 class Dependencies:
     """Rows of a compute-only schedule that hand something to other rows; `NONE` where there is none."""
 
@@ -29,6 +46,8 @@ class Dependencies:
     """The other way round: the row on the neighbouring stage that takes this row's output."""
     crosses: BoolArray
     """The producer runs on another rank, so a message is sent."""
+    skips: SkipInputs
+    """Further inputs."""
 
 
 def dependencies(schedule: Schedule) -> Dependencies:
@@ -48,7 +67,20 @@ def dependencies(schedule: Schedule) -> Dependencies:
     rank = schedule.rank
     crosses = np.zeros(len(producer), np.bool_)
     crosses[has_producer] = rank[has_producer] != rank[producer[has_producer]]
-    return Dependencies(producer, consumer, crosses)
+    return Dependencies(producer, consumer, crosses, _skip_inputs(schedule, table))
+
+
+def _skip_inputs(schedule: Schedule, table: RowTable) -> SkipInputs:
+    ends = [(np.empty(0, np.int32),) * 3]
+    for number, (source, target) in enumerate(schedule.skips):
+        for producer, consumer in (
+            (table.forward[source], table.forward[target]),
+            (table.backward[target], table.backward[source]),
+        ):
+            ends.append((producer.ravel(), consumer.ravel(), np.full(producer.size, number, np.int32)))
+    producers, consumers, skip = (np.concatenate(column) for column in zip(*ends, strict=True))
+    rank = schedule.rank
+    return SkipInputs(producers, consumers, skip, rank[producers] != rank[consumers])
 
 
 class RowTable:

@@ -11,7 +11,14 @@ import numpy as np
 
 from pipesim.errors import ScheduleError
 from pipesim.ir.actions import BoolArray, IntArray, Lowered, Op, Schedule
-from pipesim.ir.dependencies import BACKWARDS, NONE, Dependencies, dependencies, linear_extension
+from pipesim.ir.dependencies import (
+    BACKWARDS,
+    NONE,
+    Dependencies,
+    SkipInputs,
+    dependencies,
+    linear_extension,
+)
 from pipesim.ir.rendezvous import find_hang
 
 
@@ -68,7 +75,10 @@ def with_step_end(stated: Schedule, *, tied_embedding: bool = False) -> Lowered:
 
 def _laid_out(schedule: Schedule, orders: list[list[tuple[int, int]]], tied_embedding: bool) -> Lowered:
     copies = embedding_copies(schedule) if tied_embedding else {}
-    tables = [_with_step_end(schedule, rank, rows, copies.get(rank)) for rank, rows in enumerate(orders)]
+    skips = dependencies(schedule).skips if schedule.skips else None
+    tables = [
+        _with_step_end(schedule, rank, rows, copies.get(rank), skips) for rank, rows in enumerate(orders)
+    ]
     op, stage, microbatch, part, joined = (np.ascontiguousarray(c) for c in np.concatenate(tables).T)
     return Lowered(
         name=schedule.name,
@@ -82,6 +92,7 @@ def _laid_out(schedule: Schedule, orders: list[list[tuple[int, int]]], tied_embe
         slice=part,
         joined=joined.astype(np.bool_),
         schedule=schedule,
+        skips=schedule.skips,
     )
 
 
@@ -113,19 +124,32 @@ def embedding_copies(schedule: Schedule) -> dict[int, int]:
     return {rank: min(stages) for rank, stages in held.items() if stages}
 
 
-_COMPUTE, _SEND, _RECEIVE, _AS_IT_IS = 0, 1, 2, 3
+_COMPUTE, _SEND, _RECEIVE, _AS_IT_IS, _SEND_SKIP, _RECEIVE_SKIP = range(6)
+"""What is done with a row of the schedule or, of a skip connection, with one of its inputs."""
+
+
+def _by_row(rows: IntArray, crosses: BoolArray) -> dict[int, list[int]]:
+    """Group the inputs that cross ranks by one of their two rows."""
+    found: dict[int, list[int]] = defaultdict(list)
+    for number in np.flatnonzero(crosses).tolist():
+        found[int(rows[number])].append(number)
+    return found
 
 
 def _receives_late(schedule: Schedule, needs: Dependencies) -> list[list[tuple[int, int]]]:
     crosses, joined = needs.crosses.tolist(), schedule.joined.tolist()
     sends = _sends(needs).tolist()
+    given = _by_row(needs.skips.producer, needs.skips.crosses)
+    taken = _by_row(needs.skips.consumer, needs.skips.crosses)
     orders = []
     for rank in range(schedule.num_ranks):
         order: list[tuple[int, int]] = []
         for unit in _units(schedule.rows_of(rank), joined):
             order += [(_RECEIVE, row) for row in unit if crosses[row]]
+            order += [(_RECEIVE_SKIP, number) for row in unit for number in taken.get(row, ())]
             order += [(_COMPUTE, row) for row in unit]
             order += [(_SEND, row) for row in unit if sends[row]]
+            order += [(_SEND_SKIP, number) for row in unit for number in given.get(row, ())]
         orders.append(order)
     return orders
 
@@ -147,12 +171,19 @@ def in_batches(schedule: Schedule, needs: Dependencies) -> list[list[tuple[int, 
         for of_rank in turns
     ]
     batches: list[list[list[tuple[int, int]]]] = [[[] for _ in of_rank.opens] for of_rank in gaps]
+
+    def post(source: int, row: int, send: tuple[int, int], receive: tuple[int, int]) -> None:
+        receiver, sender = rank_of[row], rank_of[source]
+        moment = _moment(gaps[sender], gaps[receiver], starts[source] + 1, starts[row])
+        batches[receiver][gaps[receiver].at(moment)].append(receive)
+        batches[sender][gaps[sender].at(moment)].append(send)
+
     for row, source in enumerate(producer):
         if crosses[row]:
-            receiver, sender = rank_of[row], rank_of[source]
-            moment = _moment(gaps[sender], gaps[receiver], starts[source] + 1, starts[row])
-            batches[receiver][gaps[receiver].at(moment)].append((_RECEIVE, row))
-            batches[sender][gaps[sender].at(moment)].append((_SEND, source))
+            post(source, row, (_SEND, source), (_RECEIVE, row))
+    for number in np.flatnonzero(needs.skips.crosses).tolist():
+        source, row = int(needs.skips.producer[number]), int(needs.skips.consumer[number])
+        post(source, row, (_SEND_SKIP, number), (_RECEIVE_SKIP, number))
     orders = []
     for of_rank, of_batches in zip(turns, batches, strict=True):
         order: list[tuple[int, int]] = []
@@ -233,6 +264,7 @@ def _moment(sender: _Gaps, receiver: _Gaps, sent: int, needed: int) -> int:
 def _receives_early(schedule: Schedule, needs: Dependencies) -> list[list[tuple[int, int]]]:
     producer, consumer = needs.producer.tolist(), needs.consumer.tolist()
     sends, joined, rank_of = _sends(needs).tolist(), schedule.joined.tolist(), schedule.rank.tolist()
+    skips_of, taker = _by_row(needs.skips.producer, needs.skips.crosses), needs.skips.consumer.tolist()
     orders: list[list[tuple[int, int]]] = [[] for _ in range(schedule.num_ranks)]
     units = [_units(schedule.rows_of(rank), joined) for rank in range(schedule.num_ranks)]
     heads = [0] * schedule.num_ranks
@@ -261,6 +293,9 @@ def _receives_early(schedule: Schedule, needs: Dependencies) -> list[list[tuple[
             if sends[row]:
                 order.append((_SEND, row))
                 orders[rank_of[consumer[row]]].append((_RECEIVE, consumer[row]))
+            for number in skips_of.get(row, ()):
+                order.append((_SEND_SKIP, number))
+                orders[rank_of[taker[number]]].append((_RECEIVE_SKIP, number))
         heads[rank] += 1
         if heads[rank] < len(units[rank]):
             next_round.append(rank)
@@ -287,14 +322,28 @@ def _units(rows: slice, joined: list[bool]) -> list[tuple[int, ...]]:
 
 
 def _with_step_end(
-    schedule: Schedule, rank: int, order: list[tuple[int, int]], embedding_stage: int | None
+    schedule: Schedule,
+    rank: int,
+    order: list[tuple[int, int]],
+    embedding_stage: int | None,
+    skips: SkipInputs | None,
 ) -> IntArray:
     kind, row = np.array(order, dtype=np.int32).T
-    op = schedule.op[row]
-    op = np.where(kind == _SEND, np.where(op == Op.F, Op.SEND_F, Op.SEND_B), op)
-    op = np.where(kind == _RECEIVE, np.where(op == Op.F, Op.RECV_F, Op.RECV_B), op)
+    part = schedule.slice[np.where(kind < _SEND_SKIP, row, 0)]
+    if skips is not None:
+        sent, received = np.flatnonzero(kind == _SEND_SKIP), np.flatnonzero(kind == _RECEIVE_SKIP)
+        part[sent], part[received] = skips.skip[row[sent]], skips.skip[row[received]]
+        row[sent], row[received] = skips.producer[row[sent]], skips.consumer[row[received]]
+    forward, op = schedule.op[row] == Op.F, schedule.op[row]
+    for of_kind, forth, back in (
+        (_SEND, Op.SEND_F, Op.SEND_B),
+        (_RECEIVE, Op.RECV_F, Op.RECV_B),
+        (_SEND_SKIP, Op.SEND_SKIP_F, Op.SEND_SKIP_B),
+        (_RECEIVE_SKIP, Op.RECV_SKIP_F, Op.RECV_SKIP_B),
+    ):
+        op = np.where(kind == of_kind, np.where(forward, forth, back), op)
     joined = schedule.joined[row] & (kind == _COMPUTE)
-    body = np.stack([op, schedule.stage[row], schedule.microbatch[row], schedule.slice[row], joined], axis=1)
+    body = np.stack([op, schedule.stage[row], schedule.microbatch[row], part, joined], axis=1)
     stages = schedule.stages_of(rank)
     reductions = [(Op.REDUCE_GRAD, stage, NONE, 0, 0) for stage in reversed(stages)]
     if embedding_stage is not None:

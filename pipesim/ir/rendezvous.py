@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Literal, TypeAlias
 
 from pipesim.errors import DeadlockError, ScheduleError
-from pipesim.ir.actions import RECEIVES, SENDS, ActionTable, Op
+from pipesim.ir.actions import RECEIVES, SENDS, SKIP_TRANSFERS, ActionTable, Op
 
 Transport: TypeAlias = Literal["rendezvous", "exchanged", "grouped", "buffered"]
 
@@ -151,13 +151,14 @@ def _match(lowered: ActionTable) -> dict[int, int]:
 
     Messages are told apart by what they carry and its direction, and, with two model replicas, by microbatch.
     """
-    ends: dict[tuple[bool, int, int, int], list[int]] = defaultdict(list)
+    ends: dict[tuple[bool, bool, int, int, int], list[int]] = defaultdict(list)
     columns = (lowered.op, lowered.stage, lowered.microbatch, lowered.slice)
     for row, (op, stage, microbatch, part) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
         if op in SENDS or op in RECEIVES:
-            towards_end = op in (Op.SEND_F, Op.RECV_F)
-            boundary = stage - (op in (Op.RECV_F, Op.SEND_B))
-            ends[towards_end, boundary, microbatch, part].append(row)
+            towards_end = op in (Op.SEND_F, Op.RECV_F, Op.SEND_SKIP_F, Op.RECV_SKIP_F)
+            skips = op in SKIP_TRANSFERS
+            boundary = 0 if skips else stage - (op in (Op.RECV_F, Op.SEND_B))
+            ends[skips, towards_end, boundary, microbatch, part].append(row)
     peer: dict[int, int] = {}
     for rows in ends.values():
         sends = [row for row in rows if lowered.op[row] in SENDS]

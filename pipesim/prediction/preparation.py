@@ -93,6 +93,7 @@ def prepare(
         schedule = read_schedule(scenario, scenario.schedule.csv)
         num_chunks = schedule.num_stages // schedule.num_ranks
         costs = build_costs(scenario, num_chunks=num_chunks, holders=schedule.holders)
+        schedule = replace(schedule, skips=costs.skip_ends)
         return Prepared(scenario, Laid(schedule), _costs_of(scenario, schedule, costs, None), None, None, ())
     if name is None:
         name, options = scenario.schedule.name or "", {**scenario.schedule.options, **(options or {})}
@@ -125,6 +126,10 @@ def _costs_of(
     if schedule.num_slices > 1 and scenario.torch_model is not None and costs.tokens_per_step is None:
         raise ScheduleError(
             f"{schedule.name} cuts the sequence into slices, and {scenario.torch_model.name} has none"
+        )
+    if schedule.num_slices > 1 and schedule.skips:
+        raise ScheduleError(
+            f"{schedule.name} cuts the sequence into slices; with skip connections that is not modelled"
         )
     if asynchrony is not None:
         # One stage a rank; every version is a copy of the weights.

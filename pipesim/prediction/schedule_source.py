@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,18 @@ def schedule_of(scenario: ResolvedScenario) -> Schedule:
     PipesimError
         If the schedule does not go with the scenario's sizes.
     """
+    may_skip = scenario.torch_model is not None or (scenario.costs is not None and scenario.costs.skips)
     if scenario.schedule.csv is not None:
-        return read_schedule(scenario, scenario.schedule.csv)
-    chosen = family(scenario.schedule.name or "")
-    shape = shape_of(scenario, chosen, options=scenario.schedule.options)
-    costs = build_costs(scenario, num_chunks=shape.num_chunks) if chosen.needs_costs else None
-    return generate(chosen.name, shape, costs)
+        schedule = read_schedule(scenario, scenario.schedule.csv)
+        num_chunks = schedule.num_stages // schedule.num_ranks
+        costs = build_costs(scenario, num_chunks=num_chunks, holders=schedule.holders) if may_skip else None
+    else:
+        chosen = family(scenario.schedule.name or "")
+        shape = shape_of(scenario, chosen, options=scenario.schedule.options)
+        needs_costs = chosen.needs_costs or may_skip
+        costs = build_costs(scenario, num_chunks=shape.num_chunks) if needs_costs else None
+        schedule = generate(chosen.name, shape, costs)
+    return schedule if costs is None else replace(schedule, skips=costs.skip_ends)
 
 
 def load_order(path: str | Path, *overrides: str) -> Schedule:

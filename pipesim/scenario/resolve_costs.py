@@ -44,6 +44,12 @@ def resolve_costs(keys: CostKeys, parallel: Parallel, notes: Notes) -> DirectCos
             _check_length(value, f"costs.{name}", parallel)
     if keys.forward is None:
         raise ScenarioError("missing; needed: the time of one forward, such as 1 s", key="costs.forward")
+    for number, skip in enumerate(keys.skips):
+        if skip.target <= skip.source:
+            raise ScenarioError(
+                f"found {skip.target}; a stage after {skip.source}, the source, is needed",
+                key=f"costs.skips[{number}].target",
+            )
     backward, input_gradient, weight_gradient = _backward(keys, notes)
     link = keys.p2p
     if link is None:
@@ -65,6 +71,7 @@ def resolve_costs(keys: CostKeys, parallel: Parallel, notes: Notes) -> DirectCos
         gradient_sync_s=cast(Real, keys.gradient_sync or 0.0),
         optimizer_s=cast(Real, keys.optimizer or 0.0),
         activation_bytes=_real(0.0 if keys.activations is None else keys.activations),
+        skips=tuple((skip.source, skip.target, cast(Real, skip.bytes)) for skip in keys.skips),
     )
 
 

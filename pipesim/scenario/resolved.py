@@ -352,6 +352,8 @@ class DirectCosts:
     optimizer_s: Real
     activation_bytes: Real | tuple[Real, ...]
     """Held for one microbatch by one rank (or one stage, for a tuple) from F to its release."""
+    skips: tuple[tuple[int, int, Real], ...] = ()
+    """Skip connections: source, later target, and bytes."""
 
 
 @dataclass(frozen=True, slots=True)

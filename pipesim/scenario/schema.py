@@ -226,6 +226,14 @@ class P2pKeys(Keys):
     bandwidth: BytesPerS | None = Field(None, description="rate at which a boundary's bytes cross")
 
 
+class SkipKeys(Keys):
+    """One of ``costs.skips:``: a tensor that a stage hands to a later one past those between."""
+
+    source: CountOrZero = Field(description="stage that it comes from")
+    target: CountOrZero = Field(description="later stage that takes it; a gradient as large comes back")
+    bytes: Bytes = Field(0.0, description="its size")
+
+
 def _time_or_link(value: Any) -> Any:
     return value if isinstance(value, dict) else {"latency": value}
 
@@ -251,6 +259,9 @@ class CostKeys(Keys):
         None, description="time of a transfer between stages, or its latency and bandwidth; 0 s by default"
     )
     boundary: Bytes | None = Field(None, description="bytes that cross between two stages")
+    skips: list[SkipKeys] = Field(
+        default_factory=list, description="skip connections: source, target and bytes of each"
+    )
     overlapped_pair: PositiveSeconds | None = Field(
         None,
         description="a forward and a backward of a rank run together (1/v of it on each of v stages); by "

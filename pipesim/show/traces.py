@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipesim.files import complete_file
-from pipesim.ir.actions import RECEIVES, SENDS, Op
+from pipesim.ir.actions import RECEIVES, SENDS, SKIP_TRANSFERS, Op
 from pipesim.ir.timeline import COLLECTIVE_STREAM, COMPUTE_STREAM, P2P_STREAM, Timeline
 
 _THREADS = {COMPUTE_STREAM: 0, P2P_STREAM: 1, COLLECTIVE_STREAM: 2}
@@ -80,6 +80,9 @@ def _row_events(
 
 def _message(op: Op, stage: int, microbatch: int, part: int, step: int, replica: int) -> str:
     """Identify a message by its direction and the stage that consumes it."""
+    if op in SKIP_TRANSFERS:
+        direction = "F" if op in (Op.SEND_SKIP_F, Op.RECV_SKIP_F) else "B"
+        return f"{direction} skip {part}.{microbatch}.{step}.{replica}"
     forward = op in (Op.SEND_F, Op.RECV_F)
     consumer = stage + (1 if op is Op.SEND_F else -1 if op is Op.SEND_B else 0)
     return f"{'F' if forward else 'B'}{consumer}.{microbatch}.{part}.{step}.{replica}"

@@ -21,7 +21,7 @@ from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.stages.sharding import GatheredBlock, Sharding, StageParameters
 from pipesim.costs.stages.stage_provenance import common_provenance
 from pipesim.costs.stages.state import StateBytes
-from pipesim.costs.table import CostTable, EmbeddingCopy, GradientCollective
+from pipesim.costs.table import CostTable, EmbeddingCopy, GradientCollective, Skip
 from pipesim.errors import ScenarioError
 from pipesim.ir.actions import Op
 from pipesim.scenario.hardware import Accelerator, Cluster
@@ -79,6 +79,8 @@ class Stages:
         Of the last stage's, those that are its copy of a tied embedding.
     weight_recompute_s : FloatArray
         What W runs on top where it computes layers again.
+    skips : tuple of Skip
+        See `CostTable`.
     """
 
     forward_parts_s: Mapping[str, FloatArray]
@@ -102,6 +104,7 @@ class Stages:
     hardware_flops_per_step: float | None = None
     logit_bytes: FloatArray | None = None
     deferred_logit_bytes: FloatArray | None = None
+    skips: tuple[Skip, ...] = ()
 
 
 def cost_table(
@@ -209,6 +212,7 @@ def cost_table(
         },
         fabric=fabric(cluster, parallel),
         shard_exchange=exchange,
+        skips=stages.skips,
     )
     return _with_hidden_gradients(table) if scenario.hides_gradients else table
 

@@ -65,6 +65,8 @@ class LayerTrace:
         Saved for the backward, input and output left out.
     saves_input, saves_output, passes_on : bool
         Whether the backward needs the input and the output, and whether they are one storage.
+    saves_further : tuple of bool
+        Whether it needs what comes through skip connections.
     """
 
     forward: Pass
@@ -80,6 +82,7 @@ class LayerTrace:
     saves_input: bool
     saves_output: bool
     passes_on: bool
+    saves_further: tuple[bool, ...] = ()
 
     @property
     def num_parameters(self) -> int:
@@ -110,12 +113,15 @@ class ModelTrace:
         Positions of a sample; None without a sequence.
     num_distinct : int
         Layers that were traced.
+    skips : tuple of (int, int)
+        Between layers; see `PipelineModel`.
     """
 
     layers: tuple[LayerTrace, ...]
     loss: LayerTrace
     sequence_length: int | None
     num_distinct: int
+    skips: tuple[tuple[int, int], ...] = ()
 
     @property
     def unknown(self) -> frozenset[str]:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,9 @@ class PipelineModel:
         Dimension of inputs and targets that slices cut; None if there is none.
     optimizer : Callable
         From the parameters of a rank to their optimizer.
+    skips : sequence of (int, int)
+        Skip connections: the output of one layer is given to a later one too, which takes these tensors as
+        further arguments, in the order in which they stand here.
     """
 
     layers: Sequence[Layer]
@@ -54,6 +57,19 @@ class PipelineModel:
     loss: Callable[[Tensor, Tensor], Tensor]
     sequence_dim: int | None = None
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = sgd
+    skips: Sequence[tuple[int, int]] = ()
+
+    def __post_init__(self) -> None:
+        for source, target in self.skips:
+            if not 0 <= source < target < len(self.layers):
+                raise ExecutionError(
+                    f"the skip connection from layer {source} to layer {target} is none: layers are 0 to "
+                    f"{len(self.layers) - 1}, and its target comes later"
+                )
+
+    def taken_by(self, layer: int) -> list[int]:
+        """Layers whose outputs a layer takes beside that of the one before it."""
+        return [source for source, target in self.skips if target == layer]
 
     def cut(self, tensor: Tensor, num_slices: int) -> Sequence[Tensor]:
         """Cut inputs or targets along the sequence into nearly equal slices."""
@@ -71,6 +87,29 @@ class PipelineModel:
                 "the schedule cuts the sequence into slices, and the model has none; state sequence_dim"
             )
         return self.sequence_dim
+
+
+class StageSkip(NamedTuple):
+    """What crosses from one stage to a later one because of skip connections: the output of a layer, once."""
+
+    source: int
+    target: int
+    layer: int
+
+
+def stage_skips(skips: Iterable[tuple[int, int]], layers_per_stage: Sequence[int]) -> list[StageSkip]:
+    """Skip connections between stages of a model's, numbered as they stand.
+
+    Parameters
+    ----------
+    skips : iterable of (int, int)
+        Between layers.
+    layers_per_stage : sequence of int
+        How layers fall to stages.
+    """
+    stage_of = [stage for stage, count in enumerate(layers_per_stage) for _ in range(count)]
+    between = {(source, stage_of[target]) for source, target in skips if stage_of[source] < stage_of[target]}
+    return [StageSkip(stage_of[layer], target, layer) for layer, target in sorted(between)]
 
 
 def load_pipeline_model(

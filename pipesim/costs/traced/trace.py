@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import pipesim
 from pipesim.costs.traced.alike import shape_of, signature
-from pipesim.costs.traced.layer_trace import NOTHING, LayerTrace, ModelTrace
+from pipesim.costs.traced.layer_trace import NOTHING, LayerTrace, ModelTrace, Pass
 from pipesim.costs.traced.pipeline_model import PipelineModel, import_factory, load_pipeline_model, searching
 from pipesim.costs.traced.recorder import FusedAttention, Recorder, Storage, storage_id
 from pipesim.costs.traced.valueless import NEEDS_VALUES, Valueless, without_log
@@ -63,6 +63,7 @@ class _Tracer:
         self.model = model
         self.valueless = valueless
         self._known: dict[Hashable, tuple[LayerTrace, Tensor]] = {}
+        self._outputs: list[Tensor] = []
 
     def sample(self, microbatch_size: int) -> tuple[Tensor, Tensor]:
         """Draw a sample, which must be of the stated size."""
@@ -91,25 +92,26 @@ class _Tracer:
                 module = self._build(at)
             # Kept, for what makes layers alike may be a part's identity.
             modules.append(module)
-            key = signature(module), shape_of(x), needs_gradient
+            inputs_like = [x, *(self._outputs[source] for source in model.taken_by(at))]
+            needs = [needs_gradient, *(like.requires_grad for like in inputs_like[1:])]
+            key = signature(module), tuple(map(shape_of, inputs_like)), tuple(needs)
             if key not in self._known:
                 words += f" ({type(module).__name__})"
                 with self._tracing():
-                    self._known[key] = self._trace_layer(
-                        module, x, needs_gradient=needs_gradient, words=words
-                    )
+                    self._known[key] = self._trace_layer(module, inputs_like, needs=needs, words=words)
             layer, y = self._known[key]
             layers.append(layer)
+            self._outputs.append(y)
             x, needs_gradient = y, y.requires_grad
         words = f"the loss of {self.factory}"
         with self._tracing():
             loss, value = _trace(
-                lambda y: model.loss(y, targets), [], x, needs_gradient=needs_gradient, words=words
+                lambda y: model.loss(y, targets), [], [x], needs=[needs_gradient], words=words
             )
         if value.numel() != 1:
             raise ScenarioError(f"{words} is {_shown(value)}; one number is needed", key="model.torch")
         length = None if model.sequence_dim is None else model.length(inputs)
-        return ModelTrace(tuple(layers), loss, length, len(self._known))
+        return ModelTrace(tuple(layers), loss, length, len(self._known), tuple(model.skips))
 
     @contextmanager
     def _tracing(self) -> Iterator[None]:
@@ -127,14 +129,14 @@ class _Tracer:
         return self.valueless.module(layer if isinstance(layer, nn.Module) else self.valueless.make(layer))
 
     def _trace_layer(
-        self, module: nn.Module, x: Tensor, *, needs_gradient: bool, words: str
+        self, module: nn.Module, inputs: list[Tensor], *, needs: list[bool], words: str
     ) -> tuple[LayerTrace, Tensor]:
         constants = [*module.parameters(), *module.buffers()]
-        layer, y = _trace(module, constants, x, needs_gradient=needs_gradient, words=words)
-        if needs_gradient or not x.is_floating_point() or not layer.backward.ops:
+        layer, y = _trace(module, constants, inputs, needs=needs, words=words)
+        if needs[0] or not inputs[0].is_floating_point() or not layer.backward.ops:
             return layer, y
         # What the gradient of the input would add is known only with one.
-        with_one, _ = _trace(module, constants, x, needs_gradient=True, words=words)
+        with_one, _ = _trace(module, constants, inputs, needs=[True, *needs[1:]], words=words)
         return layer.split_like(with_one), y
 
 
@@ -152,18 +154,23 @@ class _Entry(torch.autograd.Function):
 
 
 def _trace(
-    run: Callable[[Tensor], Tensor],
+    run: Callable[..., Tensor],
     constants: list[Tensor],
-    like: Tensor,
+    inputs: list[Tensor],
     *,
-    needs_gradient: bool,
+    needs: list[bool],
     words: str,
 ) -> tuple[LayerTrace, Tensor]:
-    """Trace forward and backward of one layer; gives also what its output is like."""
+    """Trace forward and backward of one layer; gives also what its output is like.
+
+    The first input comes from the layer before, others through skip connections; `needs` says of each whether
+    it gets a gradient.
+    """
     trained = [tensor for tensor in constants if isinstance(tensor, nn.Parameter) and tensor.requires_grad]
-    leaf = torch.empty_like(like, requires_grad=needs_gradient)
-    x = _Entry.apply(leaf) if needs_gradient else leaf  # type: ignore[no-untyped-call]
-    outside = [*constants, leaf, x]
+    leaves = [torch.empty_like(one, requires_grad=need) for one, need in zip(inputs, needs, strict=True)]
+    entered = [_Entry.apply(leaf) if leaf.requires_grad else leaf for leaf in leaves]  # type: ignore[no-untyped-call]
+    x, further = entered[0], entered[1:]
+    outside = [*constants, *leaves, *entered]
     saved: dict[int, Storage] = {}
 
     def keep(tensor: Tensor) -> Tensor:
@@ -171,36 +178,24 @@ def _trace(
         # A saved output must not come back as itself: node and tensor would keep each other alive.
         return tensor if tensor.is_leaf else tensor.detach()
 
-    with _blaming(f"{words} does not take {_shown(like)}"):
+    with _blaming(f"{words} does not take {', '.join(map(_shown, inputs))}"):
         keeping = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
         with keeping, Recorder(outside) as recorder:
-            y = run(x)
+            y = run(*entered)
         if not isinstance(y, Tensor):
             raise ScenarioError(f"{words} gave a {type(y).__name__}; one tensor is needed", key="model.torch")
         forward = recorder.result(but=y)
-    if not y.requires_grad and (needs_gradient or trained):
+    if not y.requires_grad and (any(needs) or trained):
         raise ScenarioError(
             f"{words} gives an output from which no gradient leads back to its "
-            f"{'input' if needs_gradient else 'parameters'}",
+            f"{'input' if any(needs) else 'parameters'}",
             key="model.torch",
         )
     for tensor in constants:
         saved.pop(storage_id(tensor), None)
-    ends = {storage_id(x), storage_id(y)}
+    ends = {storage_id(x), storage_id(y), *map(storage_id, further)}
     inner = [storage for place, storage in saved.items() if place not in ends]
-    backward = input_gradient = NOTHING
-    if y.requires_grad:
-        with _blaming(f"the backward of {words} failed"):
-            gradient = torch.empty_like(y)
-            if needs_gradient:
-                with Recorder() as recorder:
-                    torch.autograd.grad(y, leaf, gradient, retain_graph=True, allow_unused=True)
-                input_gradient = recorder.result()
-            wanted = [*trained, leaf] if needs_gradient else trained
-            recorder = Recorder([*outside, y], [*inner, Storage.of(gradient)])
-            with _dropping_gradients(trained), recorder:
-                torch.autograd.backward([y], [gradient], inputs=wanted)
-            backward = recorder.result()
+    backward, input_gradient = _trace_backward(y, leaves, trained, outside, inner, words)
     layer = LayerTrace(
         forward=forward,
         backward=backward,
@@ -215,8 +210,33 @@ def _trace(
         saves_input=storage_id(x) in saved,
         saves_output=storage_id(y) in saved,
         passes_on=storage_id(x) == storage_id(y),
+        saves_further=tuple(storage_id(one) in saved for one in further),
     )
     return layer, torch.empty_like(y, requires_grad=y.requires_grad)
+
+
+def _trace_backward(
+    y: Tensor,
+    leaves: list[Tensor],
+    trained: list[nn.Parameter],
+    outside: list[Tensor],
+    inner: list[Storage],
+    words: str,
+) -> tuple[Pass, Pass]:
+    """Trace the whole backward, and that of the gradients of the inputs alone."""
+    if not y.requires_grad:
+        return NOTHING, NOTHING
+    wanted, input_gradient = [leaf for leaf in leaves if leaf.requires_grad], NOTHING
+    with _blaming(f"the backward of {words} failed"):
+        gradient = torch.empty_like(y)
+        if wanted:
+            with Recorder() as recorder:
+                torch.autograd.grad(y, wanted, gradient, retain_graph=True, allow_unused=True)
+            input_gradient = recorder.result()
+        recorder = Recorder([*outside, y], [*inner, Storage.of(gradient)])
+        with _dropping_gradients(trained), recorder:
+            torch.autograd.backward([y], [gradient], inputs=[*trained, *wanted])
+        return recorder.result(), input_gradient
 
 
 @contextmanager

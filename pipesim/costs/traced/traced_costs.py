@@ -14,8 +14,9 @@ from pipesim.costs.stages.assembly import FloatArray, Stages, cost_table, on_mix
 from pipesim.costs.stages.balance import Chain, balanced, expected_in_flight
 from pipesim.costs.stages.sharding import GatheredBlock, StageParameters
 from pipesim.costs.stages.state import StateBytes
-from pipesim.costs.table import CostTable
+from pipesim.costs.table import CostTable, Skip
 from pipesim.costs.traced.layer_trace import LayerTrace, ModelTrace
+from pipesim.costs.traced.pipeline_model import stage_skips
 from pipesim.costs.traced.times import KERNELS_OF_A_LAYER, KernelRates, LayerTimes, kernel_rates, layer_times
 from pipesim.costs.traced.trace import trace_model
 from pipesim.costs.traced.traced_memory import stage_bytes
@@ -168,11 +169,20 @@ def _stages(scenario: ResolvedScenario, model: TorchModel, timed: _Timed, counts
     times = [list(timed.layers[cut]) for cut in cuts]
     of_stages = [[*of_stage, timed.loss] if at == last else of_stage for at, of_stage in enumerate(times)]
 
+    crossing = stage_skips(trace.skips, counts)
+
     def memory_of(recompute: bool) -> list[tuple[float, float]]:
-        losses = [trace.loss if at == last else None for at in range(len(cuts))]
         return [
-            stage_bytes(trace.layers[cut], loss, recompute=recompute)
-            for cut, loss in zip(cuts, losses, strict=True)
+            stage_bytes(
+                trace.layers[cut],
+                trace.loss if at == last else None,
+                recompute=recompute,
+                handed_on=_handed_on(trace, cut, recompute=recompute),
+                taken_bytes=sum(
+                    trace.layers[skip.layer].message_bytes for skip in crossing if skip.target == at
+                ),
+            )
+            for at, cut in enumerate(cuts)
         ]
 
     memory = memory_of(scenario.recompute == "full")
@@ -206,7 +216,22 @@ def _stages(scenario: ResolvedScenario, model: TorchModel, timed: _Timed, counts
         tokens_per_sample=trace.sequence_length,
         model_flops_per_step=num_microbatches * trace.model_flops,
         provenance=_provenance(model, timed, batch.micro),
+        skips=tuple(
+            Skip(skip.source, skip.target, float(trace.layers[skip.layer].message_bytes)) for skip in crossing
+        ),
     )
+
+
+def _handed_on(trace: ModelTrace, cut: slice, *, recompute: bool) -> set[int]:
+    """Layers of a stage, from 0, whose outputs are held for skip connections."""
+    found = set()
+    for source, target in trace.skips:
+        if cut.start <= source < cut.stop:
+            of_target = [begin for begin, end in trace.skips if end == target]
+            saved = trace.layers[target].saves_further[of_target.index(source)]
+            if target >= cut.stop or saved or recompute:
+                found.add(source - cut.start)
+    return found
 
 
 def _parameters(layers: Iterable[LayerTrace]) -> StageParameters:
@@ -238,6 +263,11 @@ def _provenance(model: TorchModel, timed: _Timed, micro: int) -> dict[str, str]:
         "take more, and adding them to those of other microbatches",
         "activations": "what autograd saves, each storage once, and a stage's input and output; kept until W",
     }
+    if trace.skips:
+        words["skip connections"] = (
+            f"{len(trace.skips)} between layers; one that leaves a stage is a message of its own to the stage "
+            "that takes it, and its gradient, as large, one back"
+        )
     frozen = sum(layer.num_frozen for layer in trace.layers)
     if frozen:
         words["frozen parameters"] = f"{frozen:,}, held with gradients and optimizer state as all others are"

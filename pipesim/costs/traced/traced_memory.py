@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pipesim.costs.traced.layer_trace import LayerTrace
 
 
 def stage_bytes(
-    layers: Sequence[LayerTrace], loss: LayerTrace | None, *, recompute: bool
+    layers: Sequence[LayerTrace],
+    loss: LayerTrace | None,
+    *,
+    recompute: bool,
+    handed_on: Collection[int] = (),
+    taken_bytes: int = 0,
 ) -> tuple[float, float]:
     """Bytes that a stage holds for one microbatch, and needs on top while it runs one.
 
@@ -23,6 +28,11 @@ def stage_bytes(
         On the last stage; it is never recomputed.
     recompute : bool
         Whether the backward runs layers again.
+    handed_on : collection of int
+        Layers whose output goes through a skip connection, to another stage or to a layer of this one that
+        needs it in its backward: it is held too.
+    taken_bytes : int
+        Of what comes from other stages through skip connections, held as the stage's input is.
     """
     blocks = [*layers, *([] if loss is None else [loss])]
     # Storages between blocks: a block that gives its input back, seen otherwise, makes none.
@@ -32,7 +42,7 @@ def stage_bytes(
         if not block.passes_on:
             sizes.append(block.output_bytes)
         place.append(len(sizes) - 1)
-    held = {place[0], place[-1]}
+    held = {place[0], place[-1], *(place[at + 1] for at in handed_on)}
     inner = []
     for at, block in enumerate(blocks):
         again = recompute and block is not loss
@@ -52,4 +62,4 @@ def stage_bytes(
         most = max(block.forward.peak_bytes + passing, block.backward.peak_bytes)
         # What later blocks keep is not there yet, or no longer.
         working = max(working, most - inner[at] - sum(own[at + 1 :]))
-    return float(sizes[0] + sum(own)), float(working)
+    return float(sizes[0] + taken_bytes + sum(own)), float(working)

@@ -90,12 +90,18 @@ class Gpu:
         rows = slice(self.rows.start, self.rows.stop)
         columns = (self.program.kind[rows], self.program.message[rows], self.program.duration_s[rows])
         send_s, gap_s, began = self.program.send_s, self.gap_s, False
+        further = self.program.further
         for row, kind, message, duration_s in zip(self.rows, *columns, strict=True):
             if gap_s and kind in BEGINS:
                 if began:
                     yield timeout(gap_s)
                     now_s = clock.now
                 began = True
+            if further and row in further:
+                for other in further[row]:
+                    if (at_s := arrived_s[other]) is None or at_s > now_s:
+                        yield mail.after(other)
+                        now_s = clock.now
             if kind in COMPUTES:
                 if message == NO_MESSAGE or ((at_s := arrived_s[message]) is not None and at_s <= now_s):
                     start_s[row] = now_s

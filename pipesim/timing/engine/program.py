@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
-from pipesim.costs.rows import exchange_s, message_bytes, step_durations
-from pipesim.ir.actions import RECEIVES, SENDS, Lowered, Op
+from pipesim.costs.rows import exchange_s, message_bytes, skip_bytes, step_durations
+from pipesim.ir.actions import RECEIVES, SENDS, SKIP_TRANSFERS, Lowered, Op
 
 NO_MESSAGE = -1
 COMPUTE, PAIR_START, PAIR_END, SEND, RECEIVE, STEP_END, DISTURBED, DISTURBED_PAIR_END = range(8)
@@ -24,8 +24,8 @@ def _table(*ops: Op) -> npt.NDArray[np.bool_]:
     return np.isin(np.arange(max(Op) + 1), ops)
 
 
-_IS_SEND, _IS_RECEIVE = _table(*SENDS), _table(*RECEIVES)
-_TOWARDS_END = _table(Op.F, Op.SEND_F, Op.RECV_F)
+_IS_SEND, _IS_RECEIVE, _SKIPS = _table(*SENDS), _table(*RECEIVES), _table(*SKIP_TRANSFERS)
+_TOWARDS_END = _table(Op.F, Op.SEND_F, Op.RECV_F, Op.SEND_SKIP_F, Op.RECV_SKIP_F)
 _HAS_MESSAGE = _table(Op.F, Op.B, Op.I, *SENDS, *RECEIVES)
 
 
@@ -38,6 +38,8 @@ class Program:
     duration_s: list[Any]
     message: list[int]
     """The message that a row sends, receives or, as a computation, waits for."""
+    further: dict[int, list[int]]
+    """By row of a computation, what else it waits for: messages of skip connections."""
     message_bytes: list[Any]
     send_s: list[Any]
     """How long each message holds up its sender."""
@@ -76,9 +78,8 @@ def prepare(schedule: Lowered, costs: CostTable, durations: npt.NDArray[Any] | N
     elif len(durations) != len(schedule.op):
         raise ValueError(f"{len(durations)} durations for {len(schedule.op)} rows")
     message, send_row, receive_row = _match_messages(schedule)
-    boundary = schedule.stage[send_row] - (schedule.op[send_row] == Op.SEND_B)
     rank = schedule.rank
-    nbytes = message_bytes(schedule, costs)[boundary].tolist()
+    nbytes = _sizes(schedule, costs, send_row)
     ends = rank[send_row] * schedule.num_ranks + rank[receive_row]
     links, route = np.unique(ends, return_inverse=True)
     kind = _kinds(schedule)
@@ -94,6 +95,7 @@ def prepare(schedule: Lowered, costs: CostTable, durations: npt.NDArray[Any] | N
         kind=kind.tolist(),
         duration_s=durations.tolist(),
         message=message.tolist(),
+        further=_further(schedule, message, receive_row),
         message_bytes=nbytes,
         send_s=[0] * len(nbytes) if costs.host is None else [costs.host.send_s(n) for n in nbytes],
         exchanges=exchanges,
@@ -146,18 +148,63 @@ def _match_messages(
     schedule: Lowered,
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Give each message a number by its send row; find receives and consumers by what they consume."""
-    op, stage = schedule.op, schedule.stage
+    op, stage, num_skips = schedule.op, schedule.stage, len(schedule.skips)
     towards_end = _TOWARDS_END[op]
     consumer_stage = stage + (op == Op.SEND_F) - (op == Op.SEND_B)
+    num_parts = max(schedule.num_slices, num_skips)
+    # The last row of stages is that of skip connections, told apart by number.
+    sizes = (2, schedule.num_stages + 1, schedule.num_microbatches, num_parts)
     key = np.ravel_multi_index(
-        (towards_end.astype(int), consumer_stage, schedule.microbatch, schedule.slice),
-        (2, schedule.num_stages, schedule.num_microbatches, schedule.num_slices),
+        (
+            towards_end.astype(int),
+            np.where(_SKIPS[op], schedule.num_stages, np.clip(consumer_stage, 0, schedule.num_stages - 1)),
+            schedule.microbatch,
+            schedule.slice,
+        ),
+        sizes,
         mode="clip",
     )
     send_row, receives = np.flatnonzero(_IS_SEND[op]), np.flatnonzero(_IS_RECEIVE[op])
-    number_of = np.full(2 * schedule.num_stages * schedule.num_microbatches * schedule.num_slices, NO_MESSAGE)
+    number_of = np.full(int(np.prod(sizes)), NO_MESSAGE)
     number_of[key[send_row]] = np.arange(len(send_row))
     message = np.where(_HAS_MESSAGE[op], number_of[key], NO_MESSAGE)
     receive_row = np.empty_like(send_row)
     receive_row[message[receives]] = receives
     return message, send_row, receive_row
+
+
+def _sizes(schedule: Lowered, costs: CostTable, send_row: npt.NDArray[np.intp]) -> list[Any]:
+    """Bytes of each message."""
+    op, skips = schedule.op[send_row], _SKIPS[schedule.op[send_row]]
+    boundary = np.where(skips, 0, schedule.stage[send_row] - (op == Op.SEND_B))
+    nbytes = message_bytes(schedule, costs)[boundary]
+    if skips.any():
+        nbytes[skips] = skip_bytes(schedule, costs)[schedule.slice[send_row[skips]]]
+    sizes: list[Any] = nbytes.tolist()
+    return sizes
+
+
+def _further(
+    schedule: Lowered, message: npt.NDArray[np.intp], receive_row: npt.NDArray[np.intp]
+) -> dict[int, list[int]]:
+    """Messages of skip connections by the computation that takes them."""
+    if not schedule.skips:
+        return {}
+    found: dict[int, list[int]] = {}
+    row_of = {
+        (bool(forward), stage, microbatch): row
+        for row, (forward, stage, microbatch) in enumerate(
+            zip(
+                (schedule.op == Op.F).tolist(),
+                schedule.stage.tolist(),
+                schedule.microbatch.tolist(),
+                strict=True,
+            )
+        )
+        if schedule.op[row] in (Op.F, Op.B, Op.I)
+    }
+    for row in receive_row[_SKIPS[schedule.op[receive_row]]].tolist():
+        forward, key = schedule.op[row] == Op.RECV_SKIP_F, (schedule.stage[row], schedule.microbatch[row])
+        taker = row_of[bool(forward), int(key[0]), int(key[1])]
+        found.setdefault(taker, []).append(int(message[row]))
+    return found

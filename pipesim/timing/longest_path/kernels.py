@@ -67,12 +67,25 @@ def time_rows(
     first_of_rank: npt.NDArray[np.bool_],
     durations: Floats,
     delays: Floats,
+    next_input: Ints,
+    giver: Ints,
+    skip_delays: Floats,
     start: Floats,
     end: Floats,
 ) -> None:
-    """Fill `start` and `end`; `delays` counts for every row that has a producer."""
+    """Fill `start` and `end`; `delays` counts for every row that has a producer.
+
+    Row r also takes the further inputs next_input[r] to next_input[r + 1], where there are any.
+    """
+    has_skips = len(giver) > 0
     for row in order:
         begin = 0.0 if first_of_rank[row] else end[row - 1]
+        if has_skips:
+            after = row + 2 if joined[row] else row + 1
+            for number in range(next_input[row], next_input[after]):
+                there = end[giver[number]] + skip_delays[number]
+                if there > begin:
+                    begin = there
         source = producer[row]
         if source != NONE:
             there = end[source] + delays[row]
@@ -95,4 +108,5 @@ def warm_up() -> Any:
     none, row = np.full(1, NONE, np.int32), np.zeros(1, np.int32)
     no, number = np.zeros(1, np.bool_), np.zeros(1)
     runnable_order(np.array([0, 1], np.int32), none, no, row)
-    time_rows(row, none, no, no, number, number, number.copy(), number.copy())
+    begins = np.zeros(2, np.int32)
+    time_rows(row, none, no, no, number, number, begins, none[:0], number[:0], number.copy(), number.copy())

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
-from pipesim.costs.rows import row_durations
+from pipesim.costs.rows import row_durations, skip_delays
 from pipesim.ir.dependencies import NONE
-from pipesim.timing.longest_path.reusable_program import PreparedSchedule
+from pipesim.timing.longest_path.reusable_program import Further, PreparedSchedule
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -46,7 +46,21 @@ def least_left_s(prepared: PreparedSchedule, costs: CostTable, step_end_s: Float
     lasts_s[place], lasts_s[ends] = duration_s, step_end_s
     units = place[prepared.order + schedule.joined[prepared.order]][::-1]
     order = np.concatenate([ends, units]).astype(np.int32)
+    further = Further.of(place[needs.skips.consumer], place[needs.skips.producer], size)
+    along_skips = further.sorted(skip_delays(schedule, needs, costs))
     start, end = np.empty(size), np.empty(size)
-    time_rows(order, producer, joined, first_of_rank, lasts_s, delay_s, start, end)
+    time_rows(
+        order,
+        producer,
+        joined,
+        first_of_rank,
+        lasts_s,
+        delay_s,
+        further.next_input,
+        further.giver,
+        along_skips,
+        start,
+        end,
+    )
     left_s: FloatArray = end[place] - duration_s
     return left_s

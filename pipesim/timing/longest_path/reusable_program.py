@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from pipesim.costs import CostTable
 from pipesim.costs.host import HostCost
-from pipesim.costs.rows import message_bytes, row_durations
+from pipesim.costs.rows import message_bytes, row_durations, skip_delays
 from pipesim.ir import Dependencies, check_compute_only, dependencies, linear_extension
 from pipesim.ir.actions import BoolArray, IntArray, Schedule
 from pipesim.timing.longest_path.spans import Spans
@@ -35,6 +35,8 @@ class PreparedSchedule:
         Source rank, destination rank and boundary (the lower of the two stages) of each kind of message.
     message_of_row : IntArray
         Index into `messages` of each row that waits for one, `len(messages)` for the others.
+    further : Further
+        Inputs through skip connections, as the compiled loop reads them.
     """
 
     schedule: Schedule
@@ -43,6 +45,7 @@ class PreparedSchedule:
     first_of_rank: BoolArray
     messages: tuple[tuple[int, int, int], ...]
     message_of_row: IntArray
+    further: Further
 
     @classmethod
     def of(cls, schedule: Schedule) -> PreparedSchedule:
@@ -71,15 +74,23 @@ class PreparedSchedule:
             first_of_rank=first_of_rank,
             messages=messages,
             message_of_row=message_of_row,
+            further=Further.of(needs.skips.producer, needs.skips.consumer, len(order)),
         )
 
-    def evaluate(self, durations: npt.ArrayLike, delays: npt.ArrayLike | None = None) -> Spans:
+    def evaluate(
+        self,
+        durations: npt.ArrayLike,
+        delays: npt.ArrayLike | None = None,
+        skip_delays: npt.ArrayLike | None = None,
+    ) -> Spans:
         """Time the schedule; the same as `pipesim.timing.longest_path.evaluate`, in floats.
 
         Parameters
         ----------
         durations, delays : array_like, shape (rows,)
             Seconds, as there.
+        skip_delays : array_like, shape (inputs of skip connections,)
+            As there.
         """
         from pipesim.timing.longest_path.kernels import time_rows
 
@@ -98,6 +109,9 @@ class PreparedSchedule:
             self.first_of_rank,
             duration_s,
             delay_s,
+            self.further.next_input,
+            self.further.giver,
+            self.further.sorted(skip_delays),
             start,
             end,
         )
@@ -115,8 +129,9 @@ class PreparedSchedule:
         """
         costs.check_stages(self.schedule)
         durations, delays = row_durations(self.schedule, costs), self.delays(costs)
+        along_skips = skip_delays(self.schedule, self.needs, costs)
         if not sends_block and costs.host is None:
-            return self.evaluate(durations, delays)
+            return self.evaluate(durations, delays, along_skips)
         rows = np.flatnonzero(self.needs.crosses)
         producer = self.needs.producer[rows]
         # How long the messages of each row hold up its rank, and with what follows until it can go on.
@@ -130,7 +145,9 @@ class PreparedSchedule:
         held = sending if costs.host is None else sending + float(costs.host.per_action_s)
         arrives = np.zeros(len(durations))
         arrives[rows] = sent_later[producer] + delays[rows] - held[producer]
-        spans = self.evaluate(durations + held, arrives)
+        # What the messages of skip connections hold up is left out: then this is a bound from below.
+        after_held = along_skips - held[self.needs.skips.producer]
+        spans = self.evaluate(durations + held, arrives, after_held)
         return Spans(spans.start, np.asarray(spans.end) - held)
 
     def _send_calls(self, costs: CostTable) -> npt.NDArray[Any]:
@@ -149,6 +166,39 @@ class PreparedSchedule:
         ]
         result: npt.NDArray[Any] = np.array([*seconds, 0], costs.forward_s.dtype)[self.message_of_row]
         return result
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Further:
+    """Inputs of rows through skip connections, sorted by the row that takes them.
+
+    Parameters
+    ----------
+    next_input : IntArray, shape (rows + 1,)
+        Row r takes the inputs next_input[r] to next_input[r + 1].
+    giver : IntArray, shape (inputs,)
+        Row that each comes from.
+    order : array of int, shape (inputs,)
+        Which of the given inputs stands where.
+    """
+
+    next_input: IntArray
+    giver: IntArray
+    order: npt.NDArray[np.intp]
+
+    @classmethod
+    def of(cls, giver: IntArray, taker: IntArray, num_rows: int) -> Further:
+        """Sort inputs by who takes them."""
+        order = np.argsort(taker, kind="stable")
+        counts = np.bincount(taker, minlength=num_rows)
+        next_input = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+        return cls(next_input, giver[order].astype(np.int32), order)
+
+    def sorted(self, seconds: npt.ArrayLike | None) -> npt.NDArray[np.float64]:
+        """Put what is stated of each input in this order; nothing is 0."""
+        if seconds is None:
+            return np.zeros(len(self.order))
+        return np.asarray(seconds, np.float64)[self.order]
 
 
 def _messages(schedule: Schedule, needs: Dependencies) -> tuple[tuple[tuple[int, int, int], ...], IntArray]:

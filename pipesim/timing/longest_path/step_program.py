@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
-from pipesim.costs.rows import exposed_exchange_s, message_bytes
-from pipesim.ir import NONE, embedding_copies
+from pipesim.costs.rows import exposed_exchange_s, message_bytes, skip_bytes, skip_delays
+from pipesim.ir import NONE, Dependencies, embedding_copies
 from pipesim.ir.actions import IntArray, Op, Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.timing.longest_path.contention import wires_contend
@@ -37,8 +37,10 @@ class StepProgram:
         and the reductions and the optimizer of each rank at its end.
     compute_rows, send_rows, reduce_rows, embedding_rows, optimizer_rows : IntArray
         Where each kind stands in the columns.
-    receiver : IntArray
-        Row of the schedule that waits for each send.
+    sender, receiver : IntArray
+        Rows of the schedule that give and take what each send carries.
+    skip_input : IntArray
+        Which input of a skip connection (`Dependencies.skips`) that is; `NONE` between neighbours.
     stages : tuple of IntArray
         Of each rank, in the order in which it reduces their gradients.
     """
@@ -50,7 +52,9 @@ class StepProgram:
     reduce_rows: IntArray
     embedding_rows: IntArray
     optimizer_rows: IntArray
+    sender: IntArray
     receiver: IntArray
+    skip_input: IntArray
     stages: tuple[IntArray, ...]
 
     @classmethod
@@ -63,11 +67,9 @@ class StepProgram:
             If the schedule cannot run.
         """
         prepared = PreparedSchedule.of(schedule)
-        producer, crosses = prepared.needs.producer, prepared.needs.crosses
         num_rows, num_ranks = len(schedule.op), schedule.num_ranks
-        receiver = np.flatnonzero(crosses).astype(np.int32)
-        receiver = receiver[np.argsort(producer[receiver], kind="stable")]
-        sender = producer[receiver]
+        sender, receiver, skip_input = _sends(prepared.needs)
+        skips = skip_input != NONE
         stages = tuple(np.array(schedule.stages_of(rank)[::-1], np.int32) for rank in range(num_ranks))
         num_reductions = [len(of_rank) for of_rank in stages]
         copies = embedding_copies(schedule) if tied_embedding else {}
@@ -83,7 +85,14 @@ class StepProgram:
         )
         sizes = [len(part) for part in parts]
         after, kind = np.concatenate(parts), np.repeat(np.arange(5), sizes)
-        of_send = np.where(schedule.op[sender] == Op.F, Op.SEND_F, Op.SEND_B)
+        between, along = (Op.SEND_F, Op.SEND_B), (Op.SEND_SKIP_F, Op.SEND_SKIP_B)
+        forth, back = (np.where(skips, *ops) for ops in zip(along, between, strict=True))
+        of_send = np.where(schedule.op[sender] == Op.F, forth, back)
+        part = (
+            np.where(skips, prepared.needs.skips.skip[skip_input], schedule.slice[sender])
+            if skips.any()
+            else (schedule.slice[sender])
+        )
         of_step_end = np.repeat([Op.REDUCE_GRAD, Op.REDUCE_EMBEDDING, Op.OPTIMIZER], sizes[2:])
         none, zero = np.full(len(of_step_end), NONE), np.zeros(len(of_step_end), np.int32)
         first_stages = np.array([of_rank[-1] for of_rank in stages])
@@ -93,7 +102,7 @@ class StepProgram:
             (schedule.op, of_send, of_step_end),
             (stage, stage[sender], *stages, np.array(list(copies.values()), np.int32), first_stages),
             (schedule.microbatch, schedule.microbatch[sender], none),
-            (schedule.slice, schedule.slice[sender], zero),
+            (schedule.slice, part, zero),
         )
         order = np.lexsort((kind, after))
         place = np.empty(len(order), np.int32)
@@ -109,7 +118,9 @@ class StepProgram:
             reduce_rows=reduce_rows,
             embedding_rows=embedding_rows,
             optimizer_rows=optimizer_rows,
+            sender=sender,
             receiver=receiver,
+            skip_input=skip_input,
             stages=stages,
         )
 
@@ -128,19 +139,17 @@ class StepProgram:
         sends_block : bool
             A rank goes on only when its message has arrived. Not for schedules with overlapped pairs.
         """
-        schedule = self.schedule
         spans = self.prepared.evaluate_costs(costs, sends_block=sends_block)
         compute_start, compute_end = np.asarray(spans.start), np.asarray(spans.end)
-        sender = self.prepared.needs.producer[self.receiver]
         sync_start, sync_end = self._reductions(costs, self._free_s(costs, compute_end, sends_block))
         embedding_start, embedding_end = self._embedding(costs, sync_end)
         ready = max([float(compute_end.max()), *(ends[-1] for ends in sync_end), embedding_end])
         rank, op, stage, microbatch, part = self.columns
         start, end, nbytes = np.empty(len(op)), np.empty(len(op)), np.zeros(len(op))
         start[self.compute_rows], end[self.compute_rows] = compute_start, compute_end
-        start[self.send_rows] = compute_end[sender]
-        end[self.send_rows] = compute_end[sender] + self.prepared.delays(costs)[self.receiver]
-        nbytes[self.send_rows] = message_bytes(schedule, costs)[self._boundaries(sender)]
+        start[self.send_rows] = compute_end[self.sender]
+        end[self.send_rows] = compute_end[self.sender] + self._under_way_s(costs)
+        nbytes[self.send_rows] = self._sent_bytes(costs)
         start[self.reduce_rows], end[self.reduce_rows] = np.concatenate(sync_start), np.concatenate(sync_end)
         nbytes[self.reduce_rows] = costs.gradient_bytes[stage[self.reduce_rows]]
         start[self.embedding_rows], end[self.embedding_rows] = embedding_start, embedding_end
@@ -206,10 +215,24 @@ class StepProgram:
         """Seconds of each rank's optimizer."""
         return [float(costs.optimizer_s[np.sort(of_rank)].sum()) for of_rank in self.stages]
 
-    def _boundaries(self, sender: IntArray) -> IntArray:
-        """Stage boundary that the message of each sending row crosses."""
-        boundaries: IntArray = self.schedule.stage[sender] - (self.schedule.op[sender] != Op.F)
-        return boundaries
+    def _under_way_s(self, costs: CostTable) -> FloatArray:
+        """Seconds that each send is under way, alone on its link."""
+        seconds: FloatArray = np.asarray(self.prepared.delays(costs)[self.receiver], np.float64)
+        skips = self.skip_input != NONE
+        if skips.any():
+            along = skip_delays(self.schedule, self.prepared.needs, costs)
+            seconds[skips] = along[self.skip_input[skips]]
+        return seconds
+
+    def _sent_bytes(self, costs: CostTable) -> FloatArray:
+        """Bytes of each send."""
+        sender, skips = self.sender, self.skip_input != NONE
+        boundary = np.where(skips, 0, self.schedule.stage[sender] - (self.schedule.op[sender] != Op.F))
+        nbytes: FloatArray = message_bytes(self.schedule, costs)[boundary]
+        if skips.any():
+            number = self.prepared.needs.skips.skip[self.skip_input[skips]]
+            nbytes[skips] = skip_bytes(self.schedule, costs)[number]
+        return nbytes
 
     def _free_s(self, costs: CostTable, compute_end: FloatArray, sends_block: bool) -> list[float]:
         """When each rank is done with its computations, and with its sends where they block."""
@@ -217,8 +240,8 @@ class StepProgram:
         free: FloatArray = compute_end[last]
         if sends_block:
             arrives_after = np.zeros(len(compute_end))
-            sender = self.prepared.needs.producer[self.receiver]
-            arrives_after[sender] = self.prepared.delays(costs)[self.receiver]
+            between = self.skip_input == NONE
+            arrives_after[self.sender[between]] = self._under_way_s(costs)[between]
             free = free + arrives_after[last]
         seconds: list[float] = free.tolist()
         return seconds
@@ -262,8 +285,7 @@ class StepProgram:
         """Whether shared wires would change a timeline; see `wires_contend`."""
         if costs.gradient_buckets is not None:
             return True
-        sender = self.prepared.needs.producer[self.receiver]
-        rank = self.schedule.rank
+        sender, rank = self.sender, self.schedule.rank
         if costs.fabric is not None:
             ends = np.stack([rank[sender], rank[self.receiver]], axis=1)
             return wires_contend(timeline, costs, self.send_rows, ends, mode=mode)
@@ -272,8 +294,18 @@ class StepProgram:
         latency = {key: float(costs.p2p(*ends).latency_s) for key, ends in ends_of.items()}
         sent, arrived = timeline.start_s[self.send_rows], timeline.end_s[self.send_rows]
         through = arrived - np.array([latency[key] for key in link.tolist()])
-        order = np.lexsort((sent, link))
+        order = np.lexsort((through, sent, link))
         same_link = link[order][1:] == link[order][:-1]
         # Rounding makes a message that follows the other at once seem early.
         early = sent[order][1:] < through[order][:-1] - 1e-12 * np.abs(through[order][:-1])
         return bool((same_link & early).any())
+
+
+def _sends(needs: Dependencies) -> tuple[IntArray, IntArray, IntArray]:
+    """Sender, receiver and input of a skip connection of each message, in the order in which rows send."""
+    between, number = np.flatnonzero(needs.crosses), np.flatnonzero(needs.skips.crosses)
+    sender = np.concatenate([needs.producer[between], needs.skips.producer[number]])
+    receiver = np.concatenate([between, needs.skips.consumer[number]]).astype(np.int32)
+    skip_input = np.concatenate([np.full(len(between), NONE), number]).astype(np.int32)
+    order = np.lexsort((skip_input, sender))
+    return sender[order], receiver[order], skip_input[order]
