@@ -26,6 +26,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "schedule": schema.ScheduleKeys,
     "costs": schema.CostKeys,
     "costs.p2p": schema.P2pKeys,
+    "one of costs.skips": schema.SkipKeys,
     "efficiency": schema.EfficiencyKeys,
     "precision": schema.PrecisionKeys,
     "network": schema.NetworkKeys,

@@ -46,6 +46,28 @@ def with_fault(fault: object, forwards: int = 3) -> PipelineModel:
     return PipelineModel(layers, vectors, nn.functional.mse_loss)
 
 
+class Joining(nn.Module):
+    """Takes what comes through skip connections too, and gates itself with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, *skips: Tensor) -> Tensor:
+        return torch.tanh(self.linear(x)) * (1 + sum(skips))
+
+
+def unet(num_layers: int = 8) -> PipelineModel:
+    """Each layer of the second half also takes its mirror image's output, and two take that of layer 3."""
+    half = num_layers // 2
+    skips = [
+        *((at, num_layers - 1 - at) for at in range(half - 1)),
+        (half - 1, half + 1),
+        (half - 1, num_layers - 1),
+    ]
+    return PipelineModel([Joining] * num_layers, vectors, nn.functional.mse_loss, skips=skips)
+
+
 def raises() -> PipelineModel:
     def fault() -> None:
         raise ValueError("the layer broke")

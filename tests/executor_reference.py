@@ -68,7 +68,11 @@ def reference(job: Job) -> Reference:
         for replica in range(job.num_replicas):
             for microbatch in range(schedule.num_microbatches):
                 inputs, targets = sample(job.workload, model, step, replica, microbatch)
-                loss = model.loss(whole(inputs), targets) * scale
+                outputs = []
+                for at, layer in enumerate(whole):
+                    given = [outputs[source] for source, target in model.skips if target == at]
+                    outputs.append(layer(outputs[-1] if outputs else inputs, *given))
+                loss = model.loss(outputs[-1], targets) * scale
                 gradients = torch.autograd.grad(loss, list(named.values()))
                 found[replica, microbatch] = dict(zip(named, gradients, strict=True))
                 loss_of[replica, microbatch] = loss.item()

@@ -16,11 +16,13 @@ from executor_pool import shared_pool
 from executor_reference import reference, small_transformer, worst
 from helpers import costs_of
 
-from pipesim.errors import ScheduleError
+from pipesim.costs.traced.pipeline_model import stage_skips
+from pipesim.errors import ExecutionError, ScheduleError
 from pipesim.executor import CnnWorkload, FactoryWorkload, RankPool, TransformerWorkload
 from pipesim.executor.job import Job
+from pipesim.executor.models import build_model
 from pipesim.ir import lower
-from pipesim.ir.actions import Schedule
+from pipesim.ir.actions import SKIP_TRANSFERS, Schedule
 from pipesim.schedules import Shape, families, generate
 
 MLP = FactoryWorkload("executor_models:mlp", dtype="float64")
@@ -122,3 +124,26 @@ def test_losses_fall(pool: RankPool) -> None:
     losses = np.nansum([result.losses for result in pool.run(job)], axis=0)
     assert np.isfinite(losses).all()
     assert losses[-5:].mean() < losses[:5].mean()
+
+
+@pytest.mark.parametrize(
+    ("name", "num_ranks", "num_chunks"),
+    [("1f1b", 4, 1), ("zb-h1", 4, 1), ("interleaved-1f1b", 2, 2), ("1f1b-v", 2, 2), ("dualpipe", 4, 1)],
+)
+def test_skip_connections_between_ranks_leave_gradients_as_they_are(
+    name: str, num_ranks: int, num_chunks: int, pool: RankPool
+) -> None:
+    unet = FactoryWorkload("executor_models:unet", dtype="float64")
+    schedule = generate(name, Shape(num_ranks, num_chunks, 2 * num_ranks))
+    crossing = stage_skips(build_model(unet).skips, [8 // schedule.num_stages] * schedule.num_stages)
+    lowered = lower(replace(schedule, skips=tuple((skip.source, skip.target) for skip in crossing)))
+    job = Job(lowered, unet, "cpu", num_steps=2, keep_state=True)
+    error, _ = worst(pool.run(job), reference(job))
+    assert error < 1e-12
+    assert np.isin(lowered.op, SKIP_TRANSFERS).any()
+
+
+def test_a_model_s_skip_connections_must_be_the_schedule_s(pool: RankPool) -> None:
+    unet = FactoryWorkload("executor_models:unet", dtype="float64")
+    with pytest.raises(ExecutionError, match="skip connections"):
+        pool.run(Job(lower(generate("1f1b", Shape(2, 1, 2))), unet, "cpu"))

@@ -17,6 +17,7 @@ from pipesim.ir.actions import SENDS, Op
 from pipesim.prediction import predict
 from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
+from pipesim.schedules.frameworks import FRAMEWORKS, check_schedule
 from pipesim.timing.engine import simulate
 from pipesim.timing.longest_path import PreparedSchedule, StepProgram, evaluate
 
@@ -124,6 +125,23 @@ def test_a_scenario_states_skips_and_every_way_to_send_them_ends(mode):
         parts = rank.breakdown
         total = sum(getattr(parts, name) for name in parts.__dataclass_fields__)
         assert total == pytest.approx(found.metrics.makespan_s)
+
+
+@pytest.mark.parametrize("name", ["auto", "zb-auto", "zb-h1"])
+def test_orders_made_for_costs_carry_the_skips_too(name):
+    found = predict(stated(schedule={"name": name, **({"budget": 20_000} if name == "auto" else {})}))
+    assert found.schedule.skips == ((0, 3),)
+
+
+def test_frameworks_that_send_to_neighbours_only_refuse_with_the_reason():
+    found = predict(stated())
+    assert found.frameworks == ()
+    for framework in FRAMEWORKS:
+        assert "neighbouring stages only; skip connections go from stage 0 to 3" in "".join(
+            check_schedule(found.schedule, framework)
+        )
+    near = predict(stated(costs=COSTS | {"skips": [{"source": 0, "target": 1, "bytes": "1 MB"}]}))
+    assert near.frameworks == FRAMEWORKS
 
 
 def test_what_cannot_be_is_refused_in_one_message():

@@ -143,7 +143,7 @@ def test_held_bytes_are_what_autograd_saves_for_real(factory, micro, cuts):
         # The stage's input comes as a message; writing over it is allowed inside a stage only.
         x = (x.clone().requires_grad_() * 1 if begin else x).contiguous()
         with meter.watching("one"):
-            y, _ = stage(x)
+            y, _, _ = stage(x)
             if end == len(layers):
                 y = model.loss(y, targets)
         meter.hold("one", (x, y))

@@ -13,11 +13,18 @@ from pipesim.errors import ScheduleError
 from pipesim.files import check_outputs, write_text
 from pipesim.ir import TRANSPORTS, format_grid, lower, needed_transport, peak_in_flight
 from pipesim.ir.actions import ActionTable, Op, Schedule
-from pipesim.prediction import is_scenario_file, load_csv, load_order, shape_of
+from pipesim.prediction import is_scenario_file, load_csv, load_order, schedule_of, shape_of
 from pipesim.prediction.schedule_source import read_csv_text
 from pipesim.scenario import ResolvedScenario, load_scenario, scenario_from_mapping
 from pipesim.schedules import Family, Shape, families, family, generate
-from pipesim.schedules.frameworks import FRAMEWORKS, check_csv, find_framework, runs_only_as_csv, verdict
+from pipesim.schedules.frameworks import (
+    FRAMEWORKS,
+    check_csv,
+    find_framework,
+    runs_only_as_csv,
+    skip_refusals,
+    verdict,
+)
 from pipesim.show.blocks import Table
 from pipesim.show.order_words import order_words
 
@@ -111,6 +118,8 @@ def export(
             {"--ranks": ranks, "--chunks": chunks, "--microbatches": microbatches, "--option": settings}
         )
         schedule = load_order(scenario, *(overrides or ()))
+        if refused := skip_refusals(schedule, "torch"):
+            raise ScheduleError(f"{scenario}: {refused[0]}")
     written: ActionTable = schedule
     if comms:
         lowered = lower(schedule)
@@ -170,11 +179,12 @@ def _ask_scenario(scenario: ResolvedScenario, asked: list[str]) -> tuple[str, di
     chosen = family(scenario.schedule.name or "")
     shape = shape_of(scenario, chosen, options=scenario.schedule.options)
     chosen.check(shape)
-    answers = {name: verdict(chosen.name, shape, name).reasons for name in asked}
-    if "torch" in asked and "torch" not in chosen.known_as:
-        costs = build_costs(scenario, num_chunks=shape.num_chunks) if chosen.needs_costs else None
-        if runs_only_as_csv(generate(chosen.name, shape, costs)):
-            answers["torch"] = _ONLY_AS_CSV
+    schedule = schedule_of(scenario)
+    answers = {
+        name: verdict(chosen.name, shape, name).reasons + skip_refusals(schedule, name) for name in asked
+    }
+    if "torch" in asked and "torch" not in chosen.known_as and runs_only_as_csv(schedule):
+        answers["torch"] = _ONLY_AS_CSV
     return f"{chosen.name} is legal for {shape}", answers
 
 

@@ -105,8 +105,8 @@ def _message_rows(schedule: Lowered) -> tuple[npt.NDArray[np.intp], ...]:
         for unit in program.units:
             for part in unit:
                 kind = 0 if part.op in SENDS else 1 if part.op in RECEIVES else 2
-                if part.message != NONE and (kind < 2 or part.waits):
-                    rows.setdefault(part.message, [NONE] * 3)[kind] = first + part.row
+                for message in part.awaited if kind == 2 else [part.message] * (part.message != NONE):
+                    rows.setdefault(message, [NONE] * 3)[kind] = first + part.row
     table = np.array(list(rows.values()), np.intp).reshape(-1, 3)
     return table[:, 0], table[:, 1], table[:, 2]
 

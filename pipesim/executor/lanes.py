@@ -61,6 +61,7 @@ def run_in_lanes(
     transport = LocalTransport(on_gpu=on_gpu)
     collectives = _LaneCollectives()
     boundaries: dict[int, list[Boundary]] = {}
+    skip_boundaries: dict[int, Boundary] = {}
     lanes: list[RankExecutor] = []
     steps: list[Steps] = []
     for program in programs:
@@ -78,6 +79,7 @@ def run_in_lanes(
                 program,
                 stages,
                 boundaries,
+                skip_boundaries,
                 transport,
                 collectives,
                 device,
@@ -90,7 +92,9 @@ def run_in_lanes(
     everything = [stage for lane_steps in steps for stage in lane_steps.stages.values()]
     for stage in sorted(everything, key=lambda stage: stage.index):
         index = stage.index
-        boundaries[index] = probe(stage, boundaries.get(index - 1), (inputs.to(where), targets.to(where)))
+        example = inputs.to(where), targets.to(where)
+        boundaries[index], made = probe(stage, boundaries.get(index - 1), example, skip_boundaries)
+        skip_boundaries |= made
     for step in range(job.warmup + job.num_steps):
         for lane_steps, lane in zip(steps, lanes, strict=True):
             lane_steps.prepare(step, where)
@@ -103,7 +107,9 @@ def run_in_lanes(
             lane_steps.finish(step, seconds, columns, disturbed)
     facts = environment(job.device, where.index or 0)
     return [
-        lane_steps.result(lane.program.rank, row_bytes(lane.program, boundaries, lane.stages, None), facts)
+        lane_steps.result(
+            lane.program.rank, row_bytes(lane.program, boundaries, skip_boundaries, lane.stages, None), facts
+        )
         for lane_steps, lane in zip(steps, lanes, strict=True)
     ]
 
@@ -119,7 +125,7 @@ def _walk(lanes: Sequence[RankExecutor], transport: LocalTransport, *, on_gpu: b
     def can_run(unit: Unit) -> bool:
         if unit[0].op is Op.OPTIMIZER:
             return all(map(at_optimizer, range(len(lanes))))
-        return all(transport.has(part.message) for part in unit if part.waits)
+        return all(transport.has(message) for part in unit for message in part.awaited)
 
     moved = True
     while moved:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -22,25 +22,60 @@ Carried: TypeAlias = tuple[Tensor, ...]
 
 
 class StageModule(nn.Module):
-    """The layers of one stage."""
+    """The layers of one stage.
 
-    def __init__(self, layers: Iterable[nn.Module], *, sliced: bool) -> None:
+    Parameters
+    ----------
+    layers : iterable of nn.Module
+        In order.
+    sliced : bool
+        Whether the sequence is cut.
+    first : int
+        Number of the first layer in the model.
+    taken : sequence of list of int
+        For each layer, those whose outputs it takes beside that of the one before it.
+    needed : collection of int
+        Layers of this stage whose outputs other stages take through skip connections.
+    """
+
+    def __init__(
+        self,
+        layers: Iterable[nn.Module],
+        *,
+        sliced: bool,
+        first: int = 0,
+        taken: Sequence[list[int]] = (),
+        needed: Collection[int] = (),
+    ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.sliced = sliced
+        self.first = first
+        self.taken = taken or [[]] * len(self.layers)
+        self.needed = needed
+        self._kept = {source for sources in self.taken for source in sources} | set(needed)
 
-    def forward(self, x: Tensor, past: Carried = (), start: int = 0) -> tuple[Tensor, Carried]:
-        """Run the layers; `past` is what this stage carried out of the slice before."""
+    def forward(
+        self, x: Tensor, past: Carried = (), start: int = 0, skips: Mapping[int, Tensor] | None = None
+    ) -> tuple[Tensor, Carried, dict[int, Tensor]]:
+        """Run the layers.
+
+        `past` is what this stage carried out of the slice before, `skips` outputs of layers of earlier
+        stages. Gives the output, what is carried on, and the outputs of layers that later stages take.
+        """
         carried: list[Tensor] = []
-        for layer in self.layers:
+        outputs = dict(skips or {})
+        for at, layer in enumerate(self.layers):
             if self.sliced and hasattr(layer, "forward_slice"):
                 looks_back: Any = layer
                 own_past = past[len(carried) : len(carried) + looks_back.num_carried] if past else ()
                 x, own = looks_back.forward_slice(x, own_past, start)
                 carried.extend(own)
             else:
-                x = layer(x)
-        return x, tuple(carried)
+                x = layer(x, *(outputs[source] for source in self.taken[at]))
+            if self.first + at in self._kept:
+                outputs[self.first + at] = x
+        return x, tuple(carried), {layer: outputs[layer] for layer in self.needed}
 
 
 def build_model(workload: ModelWorkload) -> PipelineModel:

@@ -13,7 +13,7 @@ from pipesim.executor.instructions import Instruction, RankProgram, Unit
 from pipesim.executor.stage import AnyStage, Boundary, Stage
 from pipesim.executor.transport import Transport
 from pipesim.ir import NONE
-from pipesim.ir.actions import RECEIVES, SENDS, Op
+from pipesim.ir.actions import RECEIVES, SENDS, SKIP_TRANSFERS, Op
 
 
 class RankExecutor:
@@ -29,6 +29,8 @@ class RankExecutor:
         The rank's stages.
     boundaries : mapping of int to list of Boundary
         What leaves each stage forward, slice by slice.
+    skip_boundaries : mapping of int to Boundary
+        What goes through each skip connection.
     transport, collectives, device
         How to talk to other ranks, and where to compute.
     optimizer : torch.optim.Optimizer, optional
@@ -44,6 +46,7 @@ class RankExecutor:
         program: RankProgram,
         stages: Mapping[int, AnyStage],
         boundaries: Mapping[int, list[Boundary]],
+        skip_boundaries: Mapping[int, Boundary],
         transport: Transport,
         collectives: Collectives,
         device: Device,
@@ -58,6 +61,7 @@ class RankExecutor:
         self.optimizer = optimizer
         self.before_optimizer = before_optimizer
         self._boundaries = boundaries
+        self._skip_boundaries = skip_boundaries
         self._transport = transport
         self._collectives = collectives
         self._on_row = on_row
@@ -81,7 +85,10 @@ class RankExecutor:
             self._transport.send(first.message, first.peer, self._here.pop(first.message))
             self.device.after(first)
         elif first.op in RECEIVES:
-            boundary = self._boundaries[first.stage - (first.op is Op.RECV_F)][first.slice]
+            if first.op in SKIP_TRANSFERS:
+                boundary = self._skip_boundaries[first.slice]
+            else:
+                boundary = self._boundaries[first.stage - (first.op is Op.RECV_F)][first.slice]
             self.device.before(first)
             self._transport.receive(first.message, first.peer, boundary)
             self.device.after(first)
@@ -95,11 +102,11 @@ class RankExecutor:
     def _compute(self, unit: Unit) -> None:
         inputs = [self._take(part) for part in unit]
         self.device.begin_unit(unit)
-        for part, received in zip(unit, inputs, strict=True):
+        for part, (received, skips) in zip(unit, inputs, strict=True):
             stage = self.stages[part.stage]
             self._on_row(part.row)
             self.device.before(part)
-            output = stage.run(part.op, part.microbatch, part.slice, received)
+            output, made = stage.run(part.op, part.microbatch, part.slice, received, skips)
             self.device.after(part)
             if part.gives != NONE and output is not None:
                 if isinstance(stage, Stage):
@@ -108,17 +115,24 @@ class RankExecutor:
                         (part.microbatch, part.slice), output, self._boundaries[boundary][part.slice]
                     )
                 self._here[part.gives] = output
+            for tensor in part.skips_out:
+                self._here[tensor.message] = made[tensor.skip]
         self.device.end_unit(unit)
 
-    def _take(self, part: Instruction) -> Tensor | None:
-        if part.message == NONE:
-            return None
-        if not part.waits:
-            return self._here.pop(part.message)
-        self.device.before_wait(part)
-        received = self._transport.wait(part.message)
-        self.device.after_wait(part)
-        return received
+    def _take(self, part: Instruction) -> tuple[Tensor | None, dict[int, Tensor]]:
+        """Take what a computation needs: from the neighbouring stage, and through skip connections."""
+        if part.awaited:
+            self.device.before_wait(part)
+        received: Tensor | None = None
+        if part.message != NONE:
+            received = self._tensor(part.message, waits=part.waits)
+        skips = {one.skip: self._tensor(one.message, waits=one.crosses) for one in part.skips_in}
+        if part.awaited:
+            self.device.after_wait(part)
+        return received, skips
+
+    def _tensor(self, message: int, *, waits: bool) -> Tensor:
+        return self._transport.wait(message) if waits else self._here.pop(message)
 
     def _optimize(self, instruction: Instruction) -> None:
         self.device.before_wait(instruction)

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from pipesim.costs.traced.pipeline_model import StageSkip
 from pipesim.errors import ExecutionError
 from pipesim.executor.models import Carried, PipelineModel, StageModule
 from pipesim.executor.saved_bytes import ActivationMeter
@@ -20,6 +21,10 @@ Key: TypeAlias = tuple[int, int]
 """Microbatch and slice."""
 
 
+Output: TypeAlias = tuple[Tensor | None, dict[int, Tensor]]
+"""What the neighbouring stage takes, if anything, and what goes through skip connections, by number."""
+
+
 class AnyStage(Protocol):
     """What a rank asks of a stage, be it computed or emulated."""
 
@@ -27,8 +32,13 @@ class AnyStage(Protocol):
     def module(self) -> nn.Module:
         """Its layers."""
 
-    def run(self, op: Op, microbatch: int, part: int, received: Tensor | None) -> Tensor | None:
-        """Carry out F, B, I or W; give what the neighbouring stage takes, if anything."""
+    def run(
+        self, op: Op, microbatch: int, part: int, received: Tensor | None, skips: Mapping[int, Tensor]
+    ) -> Output:
+        """Carry out F, B, I or W; give what other stages take.
+
+        `received` comes from the neighbouring stage, `skips` through skip connections, by number.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,9 @@ class _Live:
     past: Carried
     y: Tensor
     carried: Carried
+    taken: dict[int, Tensor]
+    made: dict[int, Tensor]
+    """Through skip connections, by number."""
 
 
 class Stage:
@@ -65,6 +78,8 @@ class Stage:
         Its layers, on the device.
     model : PipelineModel
         For the loss, and the dimension that slices cut.
+    skips : mapping of int to StageSkip, optional
+        Skip connections between stages, by number.
     num_slices : int
         Slices of a microbatch.
     loss_scale : float
@@ -79,6 +94,7 @@ class Stage:
         module: StageModule,
         model: PipelineModel,
         *,
+        skips: Mapping[int, StageSkip] | None = None,
         num_slices: int,
         loss_scale: float,
     ) -> None:
@@ -90,6 +106,9 @@ class Stage:
         self.is_last = index == num_stages - 1
         self.meter: ActivationMeter | None = None
         self.losses: dict[Key, Tensor] = {}
+        skips = skips or {}
+        self.skips_in = {number: skip.layer for number, skip in skips.items() if skip.target == index}
+        self.skips_out = {number: skip.layer for number, skip in skips.items() if skip.source == index}
         self._loss_scale = loss_scale
         self._put_off = WeightGradients()
         self._live: dict[Key, _Live] = {}
@@ -112,40 +131,52 @@ class Stage:
                 self._starts[part] = start
                 start += self.model.length(x)
 
-    def run(self, op: Op, microbatch: int, part: int, received: Tensor | None) -> Tensor | None:
+    def run(
+        self,
+        op: Op,
+        microbatch: int,
+        part: int,
+        received: Tensor | None,
+        skips: Mapping[int, Tensor] | None = None,
+    ) -> Output:
         """Carry out one computation; see `AnyStage`."""
         key = (microbatch, part)
         if op is Op.F:
-            return self._forward(key, received)
+            return self._forward(key, received, skips or {})
         if op is Op.W:
             self._put_off.apply(key)
             if self.meter:
                 self.meter.release((self.index, *key, "put off"))
-            return None
+            return None, {}
         if op is Op.B:
-            return self._backward(key, received)
+            return self._backward(key, received, skips or {})
         with self._put_off.deferring(key):
-            gradient = self._backward(key, received)
+            gradients = self._backward(key, received, skips or {})
         if self.meter:
             self.meter.hold((self.index, *key, "put off"), self._put_off.tensors(key))
-        return gradient
+        return gradients
 
-    def _forward(self, key: Key, received: Tensor | None) -> Tensor | None:
+    def _forward(self, key: Key, received: Tensor | None, skips: Mapping[int, Tensor]) -> Output:
         microbatch, part = key
         x = self._inputs[key] if received is None else received.requires_grad_()
         past: Carried = ()
         if part > 0:
             carried = self._live[microbatch, part - 1].carried
             past = tuple(tensor.detach().requires_grad_() for tensor in carried)
+        taken = {number: tensor.requires_grad_() for number, tensor in skips.items()}
+        by_layer = {self.skips_in[number]: tensor for number, tensor in taken.items()}
         held = (self.index, *key)
         with self.meter.watching(held) if self.meter else nullcontext():
-            y, carried = self.module(x, past, self._starts[part])
+            y, carried, outputs = self.module(x, past, self._starts[part], by_layer)
             if self.is_last:
                 y = self._loss(y, key)
-        self._live[key] = _Live(x, past, y, carried)
+        made = {number: outputs[layer] for number, layer in self.skips_out.items()}
+        self._live[key] = _Live(x, past, y, carried, taken, made)
         if self.meter:
-            self.meter.hold(held, (x, y, *past, *carried))
-        return None if self.is_last else y.detach()
+            self.meter.hold(held, (x, y, *past, *carried, *taken.values(), *made.values()))
+        # Not one tensor for all: each taker makes a leaf of its own of it.
+        handed_on = {number: tensor.detach() for number, tensor in made.items()}
+        return None if self.is_last else y.detach(), handed_on
 
     def _loss(self, y: Tensor, key: Key) -> Tensor:
         target = self._targets[key]
@@ -156,7 +187,7 @@ class Stage:
         self.losses[key] = loss.detach()
         return loss
 
-    def _backward(self, key: Key, gradient: Tensor | None) -> Tensor | None:
+    def _backward(self, key: Key, gradient: Tensor | None, skips: Mapping[int, Tensor]) -> Output:
         microbatch, part = key
         live = self._live.pop(key)
         roots, gradients = [live.y], [gradient]
@@ -165,12 +196,20 @@ class Stage:
             if value is not None:
                 roots.append(tensor)
                 gradients.append(value)
+        for number, tensor in live.made.items():
+            if tensor.requires_grad:
+                roots.append(tensor)
+                gradients.append(skips[number])
         torch.autograd.backward(roots, gradients)
         if part > 0:
             self._gradient_of_carried[microbatch, part - 1] = tuple(leaf.grad for leaf in live.past)
         if self.meter:
             self.meter.release((self.index, *key))
-        return None if self.is_first else live.x.grad
+        back = {
+            number: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            for number, leaf in live.taken.items()
+        }
+        return None if self.is_first else live.x.grad, back
 
     def check_boundary(self, key: Key, tensor: Tensor | None, boundary: Boundary | None) -> None:
         """Refuse an output whose shape is not what the next rank was told.
@@ -195,27 +234,36 @@ def _shown(shape: tuple[int, ...], dtype: torch.dtype) -> str:
     return f"{'x'.join(map(str, shape))} {str(dtype).removeprefix('torch.')}"
 
 
-def probe(stage: Stage, incoming: list[Boundary] | None, sample: tuple[Tensor, Tensor]) -> list[Boundary]:
-    """Run a stage once without gradients to learn what leaves it, slice by slice.
+def probe(
+    stage: Stage,
+    incoming: list[Boundary] | None,
+    sample: tuple[Tensor, Tensor],
+    skips: Mapping[int, Boundary] | None = None,
+) -> tuple[list[Boundary], dict[int, Boundary]]:
+    """Run a stage once without gradients to learn what leaves it: slice by slice, and by skip connection.
 
     Raises
     ------
     ExecutionError
-        If the stage does not take what the stage before gives.
+        If the stage does not take what other stages give.
     """
     stage.load({0: sample})
     outgoing = []
     carried: Carried = ()
     device = next((p.device for p in stage.module.parameters()), sample[0].device)
+
+    def empty(boundary: Boundary) -> Tensor:
+        return torch.zeros(boundary.shape, dtype=boundary.dtype, device=device)
+
+    outputs: dict[int, Tensor] = {}
+    by_layer = {layer: empty((skips or {})[number]) for number, layer in stage.skips_in.items()}
     stage.module.eval()
     with torch.no_grad():
         for part in range(stage.num_slices):
-            x: Any = stage._inputs[0, part]
-            if incoming is not None:
-                x = torch.zeros(incoming[part].shape, dtype=incoming[part].dtype, device=device)
+            x: Any = stage._inputs[0, part] if incoming is None else empty(incoming[part])
             what = f"the output of stage {stage.index - 1}" if incoming is not None else "the model's input"
             try:
-                y, carried = stage.module(x, carried, stage._starts[part])
+                y, carried, outputs = stage.module(x, carried, stage._starts[part], by_layer)
                 if stage.is_last:
                     what = "its targets"
                     stage._loss(y, (0, part))
@@ -225,25 +273,40 @@ def probe(stage: Stage, incoming: list[Boundary] | None, sample: tuple[Tensor, T
                 ) from error
             outgoing.append(Boundary(tuple(y.shape), y.dtype))
     stage.module.train()
-    return outgoing
+    made = {number: outputs[layer] for number, layer in stage.skips_out.items()}
+    return outgoing, {number: Boundary(tuple(y.shape), y.dtype) for number, y in made.items()}
 
 
 class EmulatedStage:
     """Hands on tensors of the right size; the device takes the time."""
 
-    def __init__(self, index: int, num_stages: int, boundaries: dict[int, list[Boundary]]) -> None:
+    def __init__(
+        self,
+        index: int,
+        num_stages: int,
+        boundaries: Mapping[int, list[Boundary]],
+        skips: Mapping[int, Boundary],
+    ) -> None:
         self.index = index
         self._num_stages = num_stages
         self._boundaries = boundaries
+        self._skips = skips
         self._outputs: dict[Boundary, Tensor] = {}
         self.module = nn.Module()
 
-    def run(self, op: Op, microbatch: int, part: int, received: Tensor | None) -> Tensor | None:
-        """Give a tensor of the size that this computation hands on; see `AnyStage`."""
+    def run(
+        self, op: Op, microbatch: int, part: int, received: Tensor | None, skips: Mapping[int, Tensor]
+    ) -> Output:
+        """Give tensors of the sizes that this computation hands on; see `AnyStage`."""
+        if op is Op.W:
+            return None, {}
+        along_skips = {number: self._tensor(facts) for number, facts in self._skips.items()}
         boundary = self.index if op is Op.F else self.index - 1
-        if op is Op.W or not 0 <= boundary < self._num_stages - 1:
-            return None
-        facts = self._boundaries[boundary][part]
+        if not 0 <= boundary < self._num_stages - 1:
+            return None, along_skips
+        return self._tensor(self._boundaries[boundary][part]), along_skips
+
+    def _tensor(self, facts: Boundary) -> Tensor:
         # What was sent is kept until the step's end; as nobody reads it, one tensor serves every message.
         if facts not in self._outputs:
             self._outputs[facts] = torch.zeros(facts.shape, dtype=facts.dtype)

@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from pipesim.costs.traced.pipeline_model import stage_skips
 from pipesim.errors import ExecutionError
 from pipesim.executor.clock_offset import ClockReading
 from pipesim.executor.device import COLUMNS
@@ -20,7 +21,8 @@ from pipesim.executor.saved_bytes import ActivationMeter
 from pipesim.executor.stage import AnyStage, Boundary, Stage
 from pipesim.executor.wgrad import deferred_share
 from pipesim.executor.workload import EmulatedWorkload
-from pipesim.ir.actions import RECEIVES, SENDS, Op
+from pipesim.ir.actions import RECEIVES, SENDS, SKIP_TRANSFERS, Op
+from pipesim.scenario import split_layers
 
 
 def make_stage(job: Job, model: PipelineModel, index: int, device: torch.device) -> Stage:
@@ -28,11 +30,24 @@ def make_stage(job: Job, model: PipelineModel, index: int, device: torch.device)
     assert not isinstance(job.workload, EmulatedWorkload)
     schedule = job.schedule
     layers = build_stage(job.workload, model, index, schedule.num_stages)
+    sizes = split_layers(len(model.layers), schedule.num_stages, job.workload.split)
+    crossing = stage_skips(model.skips, sizes)
+    if schedule.skips != tuple((skip.source, skip.target) for skip in crossing):
+        raise ExecutionError(
+            f"the schedule has the skip connections {schedule.skips}, the model has "
+            f"{tuple(crossing)} when it is cut so"
+        )
+    first = sum(sizes[:index])
+    inside = [model.taken_by(first + at) for at in range(len(layers))]
+    needed = {skip.layer for skip in crossing if skip.source == index}
     return Stage(
         index,
         schedule.num_stages,
-        StageModule(layers, sliced=schedule.num_slices > 1).to(device),
+        StageModule(layers, sliced=schedule.num_slices > 1, first=first, taken=inside, needed=needed).to(
+            device
+        ),
         model,
+        skips=dict(enumerate(crossing)),
         num_slices=schedule.num_slices,
         loss_scale=1 / (schedule.num_microbatches * job.num_replicas),
     )
@@ -153,14 +168,17 @@ class Steps:
 
 def row_bytes(
     program: RankProgram,
-    boundaries: dict[int, list[Boundary]],
+    boundaries: Mapping[int, list[Boundary]],
+    skip_boundaries: Mapping[int, Boundary],
     stages: Mapping[int, AnyStage],
     emulated_gradient_bytes: tuple[int, ...] | None,
 ) -> npt.NDArray[np.int64]:
     """Size of each message and reduction of a rank, shape (rows of the rank,)."""
     nbytes = np.zeros(program.num_rows, np.int64)
     for instruction, *_ in program.units:
-        if instruction.op in SENDS or instruction.op in RECEIVES:
+        if instruction.op in SKIP_TRANSFERS:
+            nbytes[instruction.row] = skip_boundaries[instruction.slice].nbytes
+        elif instruction.op in SENDS or instruction.op in RECEIVES:
             earlier = instruction.op in (Op.RECV_F, Op.SEND_B)
             nbytes[instruction.row] = boundaries[instruction.stage - earlier][instruction.slice].nbytes
         elif instruction.op is Op.REDUCE_GRAD and emulated_gradient_bytes is not None:

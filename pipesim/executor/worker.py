@@ -104,7 +104,7 @@ class Worker:
         transport = self._transport(job, replica, device, meeting)
         if transport.matches_by_number:
             program = post_receives_early(program, job.receives_ahead)
-        stages, boundaries = self._stages(job, program, device.torch_device)
+        stages, boundaries, skip_boundaries = self._stages(job, program, device.torch_device)
         parameters = [p for stage in stages.values() for p in stage.module.parameters() if p.requires_grad]
         model = None if isinstance(job.workload, EmulatedWorkload) else build_model(job.workload)
         emulated = job.workload.gradient_bytes if isinstance(job.workload, EmulatedWorkload) else None
@@ -116,6 +116,7 @@ class Worker:
             program,
             stages,
             boundaries,
+            skip_boundaries,
             transport,
             collectives,
             device,
@@ -138,7 +139,7 @@ class Worker:
         after = self._read_clock(job, everybody)
         return steps.result(
             self.process,
-            row_bytes(program, boundaries, stages, emulated),
+            row_bytes(program, boundaries, skip_boundaries, stages, emulated),
             environment(job.device, self.local_index),
             clocks=(before, after),
         )
@@ -177,7 +178,7 @@ class Worker:
 
     def _stages(
         self, job: Job, program: RankProgram, device: torch.device
-    ) -> tuple[dict[int, AnyStage], dict[int, list[Boundary]]]:
+    ) -> tuple[dict[int, AnyStage], dict[int, list[Boundary]], dict[int, Boundary]]:
         num_stages, num_slices = job.schedule.num_stages, job.schedule.num_slices
         if isinstance(job.workload, EmulatedWorkload):
             sizes = job.workload.boundary_bytes
@@ -185,17 +186,23 @@ class Worker:
                 stage: [Boundary((max(1, sizes[stage] // num_slices),), torch.uint8)] * num_slices
                 for stage in range(num_stages)
             }
-            return {s: EmulatedStage(s, num_stages, boundaries) for s in program.stages}, boundaries
+            along_skips = {
+                number: Boundary((max(1, nbytes),), torch.uint8)
+                for number, nbytes in enumerate(job.workload.skip_bytes)
+            }
+            emulated = {s: EmulatedStage(s, num_stages, boundaries, along_skips) for s in program.stages}
+            return dict(emulated), boundaries, along_skips
         model = build_model(job.workload)
         stages: dict[int, AnyStage] = {s: make_stage(job, model, s, device) for s in program.stages}
         inputs, targets = (t.to(device) for t in sample(job.workload, model, 0, 0, 0))
-        return stages, self._probe(job, stages, (inputs, targets))
+        return stages, *self._probe(job, stages, (inputs, targets))
 
     def _probe(
         self, job: Job, stages: dict[int, AnyStage], example: tuple[Tensor, Tensor]
-    ) -> dict[int, list[Boundary]]:
-        """Learn the shape of every boundary this rank touches, stage after stage along the model."""
+    ) -> tuple[dict[int, list[Boundary]], dict[int, Boundary]]:
+        """Learn the shape of all that this rank's stages take and give, stage after stage along the model."""
         known: dict[int, list[Boundary]] = {}
+        along_skips: dict[int, Boundary] = {}
         for index in sorted(stages):
             stage = stages[index]
             assert isinstance(stage, Stage)
@@ -204,12 +211,20 @@ class Worker:
                 incoming = known[index - 1] = boundaries_from_json(
                     self.board.get(self._boundary_name(index - 1))
                 )
-            known[index] = probe(stage, incoming, example)
+            for number in stage.skips_in.keys() - along_skips.keys():
+                [along_skips[number]] = boundaries_from_json(self.board.get(self._skip_name(number)))
+            known[index], made = probe(stage, incoming, example, along_skips)
             self.board.put(self._boundary_name(index), boundaries_to_json(known[index]))
-        return known
+            for number, boundary in made.items():
+                self.board.put(self._skip_name(number), boundaries_to_json([boundary]))
+            along_skips |= made
+        return known, along_skips
 
     def _boundary_name(self, stage: int) -> str:
         return f"job {self._num_jobs} boundary {stage}"
+
+    def _skip_name(self, number: int) -> str:
+        return f"job {self._num_jobs} skip {number}"
 
     def _read_clock(self, job: Job, everybody: Any) -> ClockReading:
         """Compare clocks with process 0; processes of one machine share theirs."""

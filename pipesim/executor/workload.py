@@ -99,11 +99,14 @@ class EmulatedWorkload:
         Duration of each row of the lowered schedule; both rows of an overlapped pair hold the pair's.
     boundary_bytes, gradient_bytes : tuple of int, length S
         What leaves a stage forward (and comes back), and what replicas reduce.
+    skip_bytes : tuple of int
+        What goes through each skip connection (and comes back).
     """
 
     row_s: tuple[float, ...]
     boundary_bytes: tuple[int, ...]
     gradient_bytes: tuple[int, ...]
+    skip_bytes: tuple[int, ...] = ()
 
 
 Workload: TypeAlias = ModelWorkload | EmulatedWorkload
@@ -118,6 +121,7 @@ def emulated_workload(schedule: Lowered, costs: CostTable) -> EmulatedWorkload:
         row_s=tuple(durations.tolist()),
         boundary_bytes=tuple(int(amount) for amount in costs.boundary_bytes),
         gradient_bytes=tuple(int(amount) for amount in costs.gradient_bytes),
+        skip_bytes=tuple(int(skip.nbytes) for skip in costs.skips),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from pipesim.costs import CostTable
@@ -58,13 +58,13 @@ class Programs:
             See `pipesim.schedules.generate`.
         """
         if family(name).needs_costs:
-            return Laid(replace(generate(name, shape, costs), skips=costs.skip_ends))
+            return Laid(generate(name, shape, costs))
         options = repr(sorted(shape.options.items()))
         key = (name, shape.num_ranks, shape.num_chunks, shape.num_microbatches, options, costs.skip_ends)
         if key in self._laid:
             self._laid.move_to_end(key)
             return self._laid[key]
-        laid = self._laid[key] = Laid(replace(generate(name, shape, costs), skips=costs.skip_ends))
+        laid = self._laid[key] = Laid(generate(name, shape, costs))
         self._num_rows += len(laid.schedule.op)
         while self._num_rows > self.max_rows and len(self._laid) > 1:
             _, dropped = self._laid.popitem(last=False)

@@ -14,7 +14,7 @@ from pipesim.ir.timeline import Timeline
 from pipesim.metrics import StepMetrics, rank_frame
 from pipesim.prediction.step_breakdown import step_breakdown
 from pipesim.scenario import ResolvedScenario
-from pipesim.schedules.frameworks import FRAMEWORKS, check_schedule, verdict
+from pipesim.schedules.frameworks import FRAMEWORKS, check_schedule, skip_refusals, verdict
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,7 +126,8 @@ class Prediction:
         """Frameworks that run the schedule when asked for it by name; of a CSV, those that run that order."""
         if self.shape is None:
             return tuple(name for name in FRAMEWORKS if not check_schedule(self.schedule, name))
-        return tuple(n for n in FRAMEWORKS if verdict(self.schedule.name, self.shape, n).accepts)
+        known = (n for n in FRAMEWORKS if verdict(self.schedule.name, self.shape, n).accepts)
+        return tuple(name for name in known if not skip_refusals(self.schedule, name))
 
     @property
     def synchronous(self) -> bool:

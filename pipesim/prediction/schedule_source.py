@@ -63,14 +63,16 @@ def schedule_of(scenario: ResolvedScenario) -> Schedule:
     if scenario.schedule.csv is not None:
         schedule = read_schedule(scenario, scenario.schedule.csv)
         num_chunks = schedule.num_stages // schedule.num_ranks
-        costs = build_costs(scenario, num_chunks=num_chunks, holders=schedule.holders) if may_skip else None
-    else:
-        chosen = family(scenario.schedule.name or "")
-        shape = shape_of(scenario, chosen, options=scenario.schedule.options)
-        needs_costs = chosen.needs_costs or may_skip
-        costs = build_costs(scenario, num_chunks=shape.num_chunks) if needs_costs else None
-        schedule = generate(chosen.name, shape, costs)
-    return schedule if costs is None else replace(schedule, skips=costs.skip_ends)
+        if not may_skip:
+            return schedule
+        costs = build_costs(scenario, num_chunks=num_chunks, holders=schedule.holders)
+        return replace(schedule, skips=costs.skip_ends)
+    chosen = family(scenario.schedule.name or "")
+    shape = shape_of(scenario, chosen, options=scenario.schedule.options)
+    needs_costs = chosen.needs_costs or may_skip
+    return generate(
+        chosen.name, shape, build_costs(scenario, num_chunks=shape.num_chunks) if needs_costs else None
+    )
 
 
 def load_order(path: str | Path, *overrides: str) -> Schedule:

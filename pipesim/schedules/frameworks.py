@@ -129,9 +129,27 @@ def check_schedule(schedule: Schedule, framework: str) -> tuple[str, ...]:
             check_messages(schedule)
     except ScheduleError as error:
         return (str(error),)
+    if skipping := skip_refusals(schedule, framework):
+        return skipping
     if framework == "torch":
         return tuple(torch_refusals(schedule))
     return tuple(_own_order_reasons(computations, framework))
+
+
+def skip_refusals(schedule: Schedule, framework: str) -> tuple[str, ...]:
+    """Say why a framework does not run a schedule's skip connections; nothing if it would or has none.
+
+    Torch's stages send to the next and the one before (github.com/pytorch/pytorch/issues/127964), and so do
+    Megatron's and DeepSpeed's, which hand what a later stage needs on from stage to stage.
+    """
+    far = [(source, target) for source, target in schedule.skips if target > source + 1]
+    if not far:
+        return ()
+    words = ", ".join(f"{source} to {target}" for source, target in sorted(set(far))[:3])
+    more = "" if len(set(far)) <= 3 else f" and {len(set(far)) - 3} more"
+    return (
+        f"{framework} sends between neighbouring stages only; skip connections go from stage {words}{more}",
+    )
 
 
 def _own_order_reasons(computations: Schedule, framework: str) -> Iterator[str]:

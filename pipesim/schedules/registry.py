@@ -7,7 +7,7 @@ import importlib
 import math
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from numbers import Integral
 from typing import Any, TypeAlias
@@ -242,7 +242,8 @@ def generate(name: str, shape: Shape, costs: CostTable | None = None) -> Schedul
     shape : Shape
         What to generate it for.
     costs : CostTable, optional
-        Times of the stages; read only by families that are built from them (`Family.needs_costs`).
+        Times of the stages, read only by families that are built from them (`Family.needs_costs`) as if skip
+        connections were free; and the skip connections, which the schedule gets.
 
     Raises
     ------
@@ -262,8 +263,10 @@ def generate(name: str, shape: Shape, costs: CostTable | None = None) -> Schedul
             f"{chosen.name} needs costs of {shape.num_stages} stages for {shape}; found {costs.num_stages}"
         )
     else:
-        orders = chosen.order(shape, costs)
+        orders = chosen.order(shape, replace(costs, skips=()))
     built = Schedule.from_orders(chosen.name, orders)
+    if costs is not None:
+        built = replace(built, skips=costs.skip_ends)
     try:
         validate(built)
     except DeadlockError:

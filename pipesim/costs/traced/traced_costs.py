@@ -265,8 +265,8 @@ def _provenance(model: TorchModel, timed: _Timed, micro: int) -> dict[str, str]:
     }
     if trace.skips:
         words["skip connections"] = (
-            f"{len(trace.skips)} between layers; one that leaves a stage is a message of its own to the stage "
-            "that takes it, and its gradient, as large, one back"
+            f"{len(trace.skips)} between layers; one that leaves a stage is a message to the stage that "
+            "takes it, and its gradient, as large, one back"
         )
     frozen = sum(layer.num_frozen for layer in trace.layers)
     if frozen:
