@@ -203,7 +203,7 @@ def test_cuts(tmp_path: Path, arguments: dict[str, Any], layers: list[int] | Non
         ({"decoder_first_pipeline_num_layers": 25}, ["do not add up"]),
         ({"pipeline_model_parallel_layout": "'Et*12|t*12L'"}, ["2 stages on 4 ranks"]),
         ({"pipeline_model_parallel_layout": "'Et*6|t*6||t*12L'"}, ["stage 2 is empty"]),
-        ({"pipeline_model_parallel_layout": "'Et*6|t*6|t*6|t*5L'"}, ["holds 23 layers, --num-layers is 24"]),
+        ({"pipeline_model_parallel_layout": "'Et*6|t*6|t*6|t*5L'"}, ["holds 23 layers, the model has 24"]),
         ({"pipeline_model_parallel_layout": "'Et*6|t*6|t*6|t*6mmL'", "mtp_num_layers": 1},
          ["holds 2 prediction"]),
         ({"pipeline_model_parallel_layout": "'Et*6|t*6|t*6|t*6L'",
@@ -305,8 +305,7 @@ def test_experts_and_a_layout_in_a_folder_that_says_something_else(tmp_path: Pat
     assert scenario.layers.per_stage == (2, 2, 2, 2, 2, 2, 1, 1)
     parallel = scenario.parallel
     assert (parallel.tensor, parallel.pipeline, parallel.virtual_stages, parallel.data) == (2, 4, 2, 8)
-    assert parallel.expert == 8
-    assert "expert 16 is written as 8" in imported.not_used["expert-tensor-parallel-size"]
+    assert (parallel.expert, parallel.expert_tensor) == (16, 1)
     assert "1 on stage 7" in imported.not_used["mtp-num-layers"]
     note = imported.inferred["name proxy_tp1pp4emp16_release"]
     assert note == "says tp1, the file says tensor 2: the file counts"
@@ -363,7 +362,7 @@ def test_zero_bubble_script(define: dict[str, str], schedule: str, microbatches:
     assert mapping["model"]["seq_length"] == 4096
     assert (mapping["parallel"]["tensor"], mapping["parallel"]["pipeline"]) == (2, 2)
     assert (mapping["batch"]["global"], mapping["schedule"]) == (8, schedule)
-    assert mapping["precision"] == "fp16"
+    assert mapping["precision"] == {"compute": "fp16", "gradient_bytes": 2}
     assert mapping["network"] == {"p2p": "blocking"}
     assert "model.vocab_size" in imported.placeholders
     assert "FP32" in "".join(imported.inferred)

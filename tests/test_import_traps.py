@@ -161,10 +161,15 @@ def test_batch_headers_state_nodes(
     ("arguments", "key"),
     [
         ("--window-size 127,0 --window-attn-skip-freq 2", "window-size"),
-        ("--fp4-format e2m1", "fp4-format"),
-        ("--recompute-granularity selective --recompute-modules mlp layernorm", "recompute-modules"),
+        ("--recompute-granularity selective --recompute-modules moe_act layernorm", "recompute-modules"),
+        ("--recompute-modules mlp", "recompute-modules"),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
+            "recompute-num-layers",
+        ),
         ("--fp8-format hybrid --fp8-param-gather", "fp8-param-gather"),
-        ("--optimizer-cpu-offload", "optimizer-cpu-offload"),
+        ("--optimizer-offload-fraction 0.5", "optimizer-offload-fraction"),
+        ("--moe-token-dispatcher-type allgather", "moe-token-dispatcher-type"),
         ("--delay-wgrad-compute", "delay-wgrad-compute"),
     ],
 )
@@ -224,14 +229,15 @@ def test_a_length_of_the_data_beside_the_models(tmp_path: Path) -> None:
     assert stated.mapping["model"]["seq_length"] == 2048
 
 
-def test_fsdp_under_a_pipeline_keeps_whole_gradients(tmp_path: Path) -> None:
+def test_fsdp_of_torchtitan(tmp_path: Path) -> None:
     piped = import_files("torchtitan", DATA / "torchtitan_405b_2024.toml")
-    assert piped.mapping["optimizer"] == "sharded"
-    assert import_files("torchtitan", DATA / "torchtitan_405b.toml").mapping["optimizer"] == "zero3"
+    assert piped.mapping["optimizer"] == "fsdp"
+    assert "whole gradients stay" in piped.inferred["optimizer"]
+    assert import_files("torchtitan", DATA / "torchtitan_405b.toml").mapping["optimizer"] == "fsdp"
     hybrid = ("replicate_degree = 1", "replicate_degree = 2")
     imported = import_files("torchtitan", changed(tmp_path, "torchtitan_405b.toml", hybrid))
     assert imported.mapping["parallel"]["data"] == 16
-    assert "hybrid" in imported.not_used["data_parallel_replicate_degree"]
+    assert imported.mapping["parallel"]["data_shard"] == 8
 
 
 @pytest.mark.parametrize(

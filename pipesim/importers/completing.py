@@ -15,8 +15,21 @@ from pipesim.scenario.presets import get_preset
 
 GPUS_PER_NODE = 8
 PLACEHOLDER_ACCELERATOR = "h100-sxm"
+BLACKWELL = "b200-sxm"
+"""Placeholder where a format needs such a device."""
 _INTER_NODE = {"a100-sxm-40": "ib-hdr", "a100-sxm-80": "ib-hdr", "v100-sxm2-32": "ib-edr"}
 _GPUS = "--gpus N states another number"
+_SECTIONS = (
+    "layers",
+    "recompute",
+    "recompute_modules",
+    "recompute_layers",
+    "offload",
+    "optimizer",
+    "precision",
+    "efficiency",
+)
+"""Keys of a scenario that the facts hold as they are, in the order in which they are written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +66,20 @@ def complete(facts: Facts, *, overrides: Iterable[str] = ()) -> Imported:
         fit, what the framework itself refuses, or anything else that a scenario refuses.
     """
     _take_stated(facts)
+    _drop_what_has_no_effect(facts)
     facts.data = _replicas(facts)
-    experts = _experts(facts, facts.data)
+    _check_experts(facts, facts.data)
     batch = _batch(facts, facts.data)
     refuse_what_the_tool_refuses(facts)
     mapping: dict[str, Any] = {
         "name": facts.name,
         "model": facts.model,
         "cluster": _cluster(facts, facts.tensor * facts.pipeline * facts.context * facts.data),
-        "parallel": _parallel(facts, experts),
+        "parallel": _parallel(facts),
         "batch": batch,
         "schedule": facts.schedule,
     }
-    for key in ("layers", "recompute", "optimizer", "precision", "efficiency"):
+    for key in _SECTIONS:
         value = getattr(facts, key)
         if value not in (None, {}):
             mapping[key] = value
@@ -120,9 +134,30 @@ def _take_stated(facts: Facts) -> None:
         facts.num_gpus = None
 
 
-def _parallel(facts: Facts, experts: int) -> dict[str, Any]:
+def _drop_what_has_no_effect(facts: Facts) -> None:
+    """Leave out what a scenario would refuse beside the optimizer and the recomputation that count."""
+    facts.optimizer = facts.stated.get("optimizer", facts.optimizer)
+    if facts.overlap_gradients and facts.optimizer in ("zero2", "zero3", "fsdp"):
+        facts.overlap_gradients = False
+        facts.inferred["parallel.overlap_gradients"] = (
+            f"left out: {facts.optimizer} reduces gradients beside every backward"
+        )
+    recompute = facts.stated.get("recompute", facts.recompute)
+    if recompute != "selective":
+        facts.recompute_modules = None
+    if recompute != "full":
+        facts.recompute_layers = None
+
+
+def _parallel(facts: Facts) -> dict[str, Any]:
     parallel: dict[str, Any] = {"tensor": facts.tensor, "pipeline": facts.pipeline, "data": facts.data}
-    parallel |= {key: size for key, size in (("context", facts.context), ("expert", experts)) if size > 1}
+    parallel |= {
+        key: size for key, size in (("context", facts.context), ("expert", facts.expert)) if size > 1
+    }
+    if facts.expert > 1:
+        cut = facts.expert_tensor
+        parallel |= {"expert_tensor": cut} if cut not in (None, facts.tensor) else {}
+        parallel |= {"expert_dispatch": facts.expert_dispatch} if facts.expert_dispatch else {}
     parallel["virtual_stages"] = facts.virtual_stages
     if facts.microbatch_group_size is not None:
         parallel["microbatch_group_size"] = facts.microbatch_group_size
@@ -130,7 +165,42 @@ def _parallel(facts: Facts, experts: int) -> dict[str, Any]:
         parallel["sequence_parallel"] = facts.sequence_parallel and facts.tensor > 1
     if facts.overlap_gradients:
         parallel["overlap_gradients"] = True
-    return parallel
+    if facts.reshard_after_forward and facts.optimizer == "fsdp" and facts.pipeline > 1:
+        parallel["reshard_after_forward"] = True
+    return parallel | _mirrors(facts)
+
+
+def _mirrors(facts: Facts) -> dict[str, int]:
+    """Say how many replicas share out among themselves, where the others hold the same again.
+
+    Raises
+    ------
+    ScenarioError
+        Groups that do not divide the replicas.
+    """
+    data = facts.data or 1
+    if facts.optimizer in (None, "plain") or "parallel.data_shard" in facts.stated:
+        return {}
+    shard = data // facts.num_mirrors if facts.shard is None else min(facts.shard, data)
+    if shard == 0 or data % shard or (facts.shard is None and data % facts.num_mirrors):
+        groups = f"groups of {facts.shard}" if facts.shard else f"{facts.num_mirrors} groups"
+        raise ScenarioError(
+            f"{groups} that share out optimizer states do not divide {data} replicas; "
+            "--set parallel.data_shard=N states another size",
+            file=facts.files,
+            key="parallel.data_shard",
+        )
+    mirrors = data // shard
+    if mirrors == 1:
+        return {}
+    if facts.expert > 1:
+        facts.not_used["parallel.data_shard"] = (
+            f"{shard}: not modelled with experts shared out among replicas; what they share out is spread "
+            f"over all {data}, so the run keeps {mirrors} times that"
+        )
+        return {}
+    facts.inferred["parallel.data_shard"] = f"{shard} ({data} replicas / {mirrors} groups)"
+    return {"data_shard": shard}
 
 
 def _replicas(facts: Facts) -> int:
@@ -178,14 +248,16 @@ def _placeholder_replicas(facts: Facts, at_least: int) -> int:
     return fewest
 
 
-def _experts(facts: Facts, data: int) -> int:
-    """Check the experts' groups; give the number of devices among which whole experts are shared out.
+def _check_experts(facts: Facts, data: int) -> None:
+    """Refuse groups of experts that do not fit, with the number of devices that they need.
 
-    Megatron-LM may cut experts less than other weights (``--expert-tensor-parallel-size``). A scenario cuts
-    them alike, so fewer devices then share out thinner experts: as many weights a device.
+    Raises
+    ------
+    ScenarioError
+        They do not divide the devices of a stage.
     """
     if facts.expert == 1:
-        return 1
+        return
     each = facts.tensor if facts.expert_tensor is None else facts.expert_tensor
     group = facts.tensor * facts.context * data
     if group % (facts.expert * each):
@@ -198,21 +270,6 @@ def _experts(facts: Facts, data: int) -> int:
             file=facts.files,
             key="parallel.expert",
         )
-    if each == facts.tensor:
-        return facts.expert
-    written, rest = divmod(facts.expert * each, facts.tensor)
-    if rest or not written:
-        raise ScenarioError(
-            f"expert {facts.expert} x expert-tensor {each} is not a multiple of tensor {facts.tensor}, which "
-            "is not modelled; --set parallel.expert=N states another size",
-            file=facts.files,
-            key="parallel.expert",
-        )
-    facts.not_used["expert-tensor-parallel-size"] = (
-        f"{each}: not modelled; expert {facts.expert} is written as {written} with experts cut by tensor "
-        f"{facts.tensor}, which leaves the weights of a device the same"
-    )
-    return written
 
 
 def _batch(facts: Facts, data: int) -> dict[str, int]:
@@ -263,8 +320,11 @@ def _cluster(facts: Facts, gpus: int) -> dict[str, Any]:
         per_node = math.gcd(gpus, per_node)
     accelerator = facts.accelerator
     if accelerator is None:
-        accelerator = PLACEHOLDER_ACCELERATOR
-        facts.placeholders["cluster.accelerator"] = "not stated; `pipesim presets` lists what there is"
+        blackwell = {"nvfp4", "mxfp8"}.intersection(map(str, facts.precision.values()))
+        accelerator = BLACKWELL if blackwell else PLACEHOLDER_ACCELERATOR
+        facts.placeholders["cluster.accelerator"] = "not stated; `pipesim presets` lists what there is" + (
+            f", and {min(blackwell)} needs a Blackwell" if blackwell else ""
+        )
     facts.placeholders["cluster.intra_node"] = f"not stated; usual for {accelerator}"
     facts.placeholders["cluster.inter_node"] = f"not stated; usual for {accelerator}, one a device"
     return {

@@ -11,7 +11,7 @@ from pipesim.errors import ScenarioError
 from pipesim.importers.facts import Facts, Limit, joined, spread
 from pipesim.importers.megatron import megatron_facts
 from pipesim.importers.megatron_arguments import Arguments, read_arguments
-from pipesim.importers.megatron_memory import BYTES, STATES
+from pipesim.importers.megatron_core import BYTES, STATES
 from pipesim.importers.request import Request
 from pipesim.reading import read_text
 from pipesim.scenario.counts import MAX_LAYERS, shown
@@ -147,6 +147,31 @@ def read_formats(config: Settings, facts: Facts) -> None:
         )
 
 
+def read_offload(config: Settings, facts: Facts) -> None:
+    """Read ``zero_optimization.offload_optimizer`` and ``mics_shard_size``.
+
+    Raises
+    ------
+    ScenarioError
+        A share that is none, or groups that are not counts.
+    """
+    section = "zero_optimization.offload_optimizer"
+    device = config.text(f"{section}.device") or "none"
+    config.skip(f"{section}.pin_memory", f"{section}.fast_init", f"{section}.buffer_count")
+    key, ratio = config.raw(f"{section}.ratio")
+    if device == "none" and not config.flag("zero_optimization.cpu_offload"):
+        return
+    ratio = 1.0 if ratio is None else ratio
+    if not isinstance(ratio, (int, float)) or isinstance(ratio, bool) or not 0 <= ratio <= 1:
+        raise config.refuse(
+            key, f"found {shown(ratio)}; a share from 0 to 1 is needed; --ignore {key} takes 1"
+        )
+    facts.offload["optimizer"] = float(ratio)
+    facts.inferred["offload.optimizer"] = f"{ratio:g} (the optimizer's state waits in the {device} memory)"
+    if device == "nvme":
+        facts.placeholders["offload"] = "the disk's rate is not stated; offload.bandwidth states it"
+
+
 def filled_layers(num_layers: int, ranks: int, *, ends: int = 0) -> list[int]:
     """Split as DeepSpeed's partitioner does: every stage is filled before the next begins.
 
@@ -237,6 +262,7 @@ def _of_arguments(request: Request, arguments: Arguments, path: Path) -> tuple[F
 def _apply(facts: Facts, settings: Settings | None, config: Settings) -> None:
     facts.optimizer = zero_level(config, facts)
     read_overlap(config, facts, pipelined=facts.pipeline > 1)
+    read_offload(config, facts)
     stated = number_format(config)
     of_arguments = facts.precision.get("compute")
     if stated is not None and of_arguments not in (None, stated):

@@ -22,8 +22,16 @@ class Facts:
         Fields of ``model:`` as a scenario states them.
     stated : Mapping
         What the user states by the scenario's keys, which goes before what the files say.
-    efficiency, precision : dict
+    efficiency, precision, offload : dict
         Fields of the scenario's sections of these names.
+    recompute_modules, recompute_layers : list of str, int
+        The scenario's keys of these names, where `recompute` does not say it all.
+    expert_dispatch : str, optional
+        How tokens travel to experts, where there is more than one device of them.
+    num_mirrors, shard : int
+        Groups of replicas each of which holds all that replicas share out (HSDP), or the size of one.
+    reshard_after_forward : bool, optional
+        Of FSDP in a pipeline.
     limits : tuple of Limit
         What the framework itself refuses.
     inferred : dict
@@ -59,7 +67,14 @@ class Facts:
     layers: Any = None
     added_layers: int = 0
     recompute: str | None = None
+    recompute_modules: list[str] | None = None
+    recompute_layers: int | None = None
     optimizer: str | None = None
+    num_mirrors: int = 1
+    shard: int | None = None
+    reshard_after_forward: bool | None = None
+    expert_dispatch: str | None = None
+    offload: dict[str, Any] = field(default_factory=dict)
     precision: dict[str, Any] = field(default_factory=dict)
     efficiency: dict[str, Any] = field(default_factory=dict)
     p2p: str | None = None

@@ -127,17 +127,19 @@ def _model(facts: Facts, settings: Settings) -> dict[str, Any]:
 def _memory(facts: Facts, settings: Settings) -> None:
     shards = settings.raw("parallel.zero1.size", "parallel.zero1")[1]
     facts.optimizer = "plain" if shards == 1 else "sharded"
-    if isinstance(shards, int) and shards > 1:
-        facts.not_used["parallel.zero1.size"] = (
-            f"{shards}: the optimizer's state is spread over all replicas here"
-        )
+    if type(shards) is int and shards > 1:
+        facts.shard = shards
     if settings.flag("parallel.zero1.fsdp"):
         facts.optimizer = "zero3"
     facts.overlap_gradients = settings.flag("hybrid_zero_optimizer.overlap_sync_grad")
     share = settings.raw("model.checkpoint")[1]
     facts.recompute = "none" if share in (None, False, 0) else "full"
     if isinstance(share, float) and 0 < share < 1:
-        facts.not_used["model.checkpoint"] = f"{share:g} of the layers: not modelled; every one is recomputed"
+        of_stage = facts.model["num_hidden_layers"] // facts.num_stages
+        facts.recompute_layers = int(of_stage * share)
+        facts.inferred["recompute_layers"] = (
+            f"{facts.recompute_layers} ({share:g} of the {of_stage} layers of a stage, rounded down)"
+        )
     dtype = str(settings.raw("model.dtype")[1] or "")
     for word, compute in (("bfloat16", "bf16"), ("float16", "fp16"), ("half", "fp16")):
         if word in dtype:

@@ -7,11 +7,10 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.importers.facts import Facts, product
-from pipesim.importers.model_names import preset_named
+from pipesim.importers.model_names import fields_of, preset_named
 from pipesim.importers.python_configuration import with_overrides
 from pipesim.importers.request import Request, read_shape
 from pipesim.scenario.loading import read_yaml_mapping
-from pipesim.scenario.presets import get_preset
 from pipesim.scenario.settings import Settings
 
 _SHAPE = {
@@ -166,6 +165,7 @@ def _mesh(facts: Facts, settings: Settings) -> None:
     facts.optimizer = "zero3" if sizes["fsdp"] > 1 or open_axis == "fsdp" else "plain"
     if facts.optimizer == "zero3" and facts.pipeline > 1 and settings.flag("pipeline_fsdp_ag_once"):
         facts.optimizer = "sharded"
+    facts.num_mirrors = sizes["data"]
     facts.inferred["optimizer"] = f"{facts.optimizer} (fsdp {sizes['fsdp']} x data {sizes['data']})"
 
 
@@ -182,8 +182,7 @@ def _pipeline(facts: Facts, settings: Settings) -> None:
     if facts.pipeline == 1:
         facts.microbatches = 1
         return
-    preset = facts.model.get("preset")
-    layers = int((get_preset("models", preset).fields if preset else facts.model)["num_hidden_layers"])
+    layers = int(fields_of(facts.model)["num_hidden_layers"])
     if piped not in (None, layers):
         raise settings.refuse(
             "pipeline_parallel_layers",
@@ -248,6 +247,9 @@ def _memory(facts: Facts, settings: Settings) -> None:
         facts.recompute = "full"
         if policy != "full":
             facts.not_used["remat_policy"] = f"{policy}: taken as recomputing every layer"
+    if settings.flag("optimizer_memory_host_offload"):
+        facts.offload["optimizer"] = 1.0
+        facts.inferred["offload.optimizer"] = "1 (optimizer_memory_host_offload)"
     quantization = settings.text("quantization") or ""
     if "fp8" in quantization:
         facts.precision["compute"] = "fp8"

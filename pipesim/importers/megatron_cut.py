@@ -13,6 +13,8 @@ _PER_STAGE = "num-layers-per-virtual-pipeline-stage"
 _STAGES = "num-virtual-stages-per-pipeline-rank"
 _FIRST = "decoder-first-pipeline-num-layers"
 _LAST = "decoder-last-pipeline-num-layers"
+_LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
+"""Letters of a layout by the names that its form as a list has."""
 
 
 def cut(facts: Facts, settings: Settings) -> None:
@@ -67,33 +69,83 @@ def _by_layout(facts: Facts, settings: Settings, text: str, num_layers: int | No
                 _LAYOUT, f"is stated beside --{other}; one of them: --ignore {other} leaves that out"
             )
     layout = parse_layout(text, file=settings.file, key=_LAYOUT)
-    layers = layout.layers
-    chunks, rest = divmod(len(layers), facts.pipeline)
-    if rest:
-        raise settings.refuse(
-            _LAYOUT,
-            f"{len(layers)} stages on {facts.pipeline} ranks: not a multiple; --set parallel.pipeline=N "
-            "states other ranks",
-        )
-    if num_layers is None:
-        num_layers = sum(layers)
-        facts.inferred["model.num_hidden_layers"] = f"{num_layers} (counted in the layout)"
-    if sum(layers) != num_layers:
-        raise settings.refuse(
-            _LAYOUT,
-            f"holds {sum(layers)} layers, --num-layers is {num_layers}; --set model.num_hidden_layers=N "
-            f"states them, --ignore {_LAYOUT} reads on without it",
-        )
     if layout.num_prediction_layers != prediction and "mtp-num-layers" in settings:
         raise settings.refuse(
             _LAYOUT,
             f"holds {layout.num_prediction_layers} prediction layers (m), --mtp-num-layers is {prediction}; "
             "--ignore mtp-num-layers reads on without it",
         )
+    return cut_by_layout(facts, text, num_layers, file=settings.file, key=_LAYOUT)
+
+
+def layout_text(settings: Settings, key: str) -> str | None:
+    """Read a layout: a text, or a list with a list of names a stage.
+
+    Raises
+    ------
+    ScenarioError
+        Neither.
+    """
+    value = settings.raw(key)[1]
+    if isinstance(value, list) and all(isinstance(stage, list) for stage in value):
+        stages = ["".join(_LETTERS.get(str(name), str(name)) for name in stage) for stage in value]
+        return "|".join(stages)
+    if value is not None and not isinstance(value, str):
+        raise settings.refuse(
+            key,
+            f"found {str(value)[:60]!r}; a text such as 'Et|t|tL' is needed; --ignore {key} splits evenly",
+        )
+    return value
+
+
+def cut_by_layout(facts: Facts, text: str, num_layers: int | None, *, file: str, key: str) -> int:
+    """Set chunks and the layers of each stage from a layout.
+
+    Parameters
+    ----------
+    facts : Facts
+        With the pipeline's size; receives the split.
+    text : str
+        The layout.
+    num_layers : int, optional
+        Layers of the model; counted in the layout where not stated.
+    file, key : str
+        For messages.
+
+    Returns
+    -------
+    int
+        Layers of the model, prediction layers that are written as such included.
+
+    Raises
+    ------
+    ScenarioError
+        Not a layout, or one for other ranks or layers.
+    """
+    layout = parse_layout(text, file=file, key=key)
+    layers = layout.layers
+    chunks, rest = divmod(len(layers), facts.pipeline)
+    if rest:
+        raise ScenarioError(
+            f"{len(layers)} stages on {facts.pipeline} ranks: not a multiple; --set parallel.pipeline=N "
+            "states other ranks",
+            file=file,
+            key=key,
+        )
+    if num_layers is None:
+        num_layers = sum(layers)
+        facts.inferred["model.num_hidden_layers"] = f"{num_layers} (counted in the layout)"
+    if sum(layers) != num_layers:
+        raise ScenarioError(
+            f"holds {sum(layers)} layers, the model has {num_layers}; --set model.num_hidden_layers=N "
+            f"states them, --ignore {key} reads on without it",
+            file=file,
+            key=key,
+        )
     if layout.num_prediction_layers:
         where = joined(stage for stage, letters in enumerate(layout.stages) if "m" in letters)
         facts.not_used["mtp-num-layers"] = f"{layout.num_prediction_layers} on stage {where}: not modelled"
-    stages = _without_empty(facts, layout, settings.file)
+    stages = _without_empty(facts, layout, file)
     num_layers += facts.added_layers
     facts.virtual_stages = chunks
     facts.layers = stages

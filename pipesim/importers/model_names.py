@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from pipesim.scenario.presets import list_presets
+from pipesim.scenario.presets import get_preset, list_presets
 
 _BESIDE = re.compile(
     r"^.*/|modelprovider|meta-|megatron-|-hf\b|-base\b|-instruct\b|-chat\b|-v0\.\d\b|-it\b|-\d{4}$|[^a-z0-9]"
@@ -15,6 +17,12 @@ def preset_named(name: str) -> str | None:
     """Find the preset of a model's name such as ``meta-llama/Meta-Llama-3-8B``; None where there is none."""
     plain = _plain(name)
     return next((preset.name for preset in list_presets("models") if _plain(preset.name) == plain), None)
+
+
+def fields_of(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the fields of a ``model:`` section, those of the preset that it names included."""
+    preset = model.get("preset")
+    return (get_preset("models", preset, key="model").fields if preset else {}) | dict(model)
 
 
 def _plain(name: str) -> str:

@@ -9,14 +9,15 @@ from pipesim.errors import ScenarioError
 from pipesim.importers.facts import Facts, cut_evenly
 from pipesim.importers.interpolation import resolved
 from pipesim.importers.megatron import LIMITS
-from pipesim.importers.megatron_memory import BYTES
+from pipesim.importers.megatron_cut import cut_by_layout, layout_text
+from pipesim.importers.model_names import fields_of
+from pipesim.importers.nemo_memory import read_memory
 from pipesim.importers.nemo_recipe import recipe_settings
 from pipesim.importers.nemo_table import read_table
 from pipesim.importers.python_configuration import with_overrides
 from pipesim.importers.request import NEEDED, Request, read_shape, read_sizes
 from pipesim.importers.tokenizers import embedding_rows, tokens_of
 from pipesim.scenario.loading import read_yaml_mapping
-from pipesim.scenario.presets import get_preset
 from pipesim.scenario.settings import Settings
 
 _GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu", "quick-geglu")
@@ -44,7 +45,6 @@ _SHAPE = {
     "qk_rope_head_dim": ("model.qk_pos_emb_head_dim",),
     "v_head_dim": ("model.v_head_dim",),
 }
-_OPTIMIZER_STATES = {"sgd": 4, "adafactor": 4}
 _FIRST_AND_LAST = (
     ("first", ("model.num_layers_in_first_pipeline_stage",)),
     ("last", ("model.num_layers_in_last_pipeline_stage",)),
@@ -100,7 +100,7 @@ def _facts(request: Request, settings: Settings) -> Facts:
     facts.global_size = settings.required(
         "model.global_batch_size", "train.global_batch_size", what="sequences of a step", sets="batch.global"
     )
-    _memory(facts, settings)
+    read_memory(settings, facts)
     return facts
 
 
@@ -118,11 +118,17 @@ def _cut(facts: Facts, settings: Settings) -> None:
     if chunks > 1 and facts.pipeline == 1:
         facts.not_used["model.virtual_pipeline_model_parallel_size"] = f"{chunks}: no pipeline to interleave"
         chunks = 1
-    preset = facts.model.get("preset")
-    fields = get_preset("models", preset).fields if preset else facts.model
-    num_layers = int(fields["num_hidden_layers"])
+    num_layers = int(fields_of(facts.model)["num_hidden_layers"])
     ends = {end: settings.count(*paths) for end, paths in _FIRST_AND_LAST}
     facts.virtual_stages = chunks
+    layout = layout_text(settings, "model.pipeline_model_parallel_layout")
+    if layout is not None and "layers" not in facts.stated:
+        key = "model.pipeline_model_parallel_layout"
+        facts.model["num_hidden_layers"] = cut_by_layout(
+            facts, layout, num_layers, file=settings.file, key=key
+        )
+        facts.schedule = "interleaved-1f1b" if facts.virtual_stages > 1 else "1f1b"
+        return
     if (any(ends.values()) and facts.pipeline > 1) or isinstance(facts.stated.get("layers"), list):
         facts.schedule = "interleaved-1f1b" if chunks > 1 else "1f1b"
         _uneven(facts, settings, num_layers, ends)
@@ -216,57 +222,3 @@ def _gpus(facts: Facts, settings: Settings) -> None:
     facts.gpus_per_node = devices
     if facts.num_gpus is None and nodes is not None and devices is not None:
         facts.num_gpus = nodes * devices
-
-
-def _memory(facts: Facts, settings: Settings) -> None:
-    optimizer = settings.text("model.optim.name", "optimizer.optimizer") or ""
-    sharded = settings.flag(
-        "ddp.use_distributed_optimizer",
-        "optimizer.use_distributed_optimizer",
-        default=optimizer.startswith(("distributed_", "mcore_distributed_")),
-    )
-    facts.optimizer = "sharded" if sharded else "plain"
-    if optimizer in _OPTIMIZER_STATES:
-        facts.precision["optimizer_bytes"] = 4 + _OPTIMIZER_STATES[optimizer]
-    facts.overlap_gradients = settings.flag(
-        "ddp.overlap_grad_reduce", "comm_overlap.overlap_grad_reduce", "model.optim.overlap_grad_sync"
-    )
-    if facts.overlap_gradients:
-        facts.inferred["parallel.overlap_gradients"] = "true (gradients are reduced beside the backward)"
-    _recompute(facts, settings)
-    precision = str(settings.raw("trainer.precision", "mixed_precision")[1] or "")
-    if settings.flag("model.fp8") or "fp8" in precision:
-        facts.precision["compute"] = "fp8"
-    elif "bf16" in precision:
-        facts.precision["compute"] = "bf16"
-    elif precision.startswith(("16", "fp16")):
-        facts.precision["compute"] = "fp16"
-    key, kind = settings.raw("model.optim.grad_sync_dtype")
-    in_fp32 = settings.flag("ddp.grad_reduce_in_fp32", default=True)
-    if kind is not None and str(kind) not in BYTES:
-        raise settings.refuse(
-            key, f"found {str(kind)[:40]!r}; allowed: {', '.join(BYTES)}; --ignore {key} reads on without it"
-        )
-    if (kind is not None and BYTES[str(kind)] == 2) or not in_fp32:
-        facts.precision["gradient_bytes"] = 2
-        facts.inferred["precision.gradient_bytes"] = (
-            f"2 ({key} {kind})" if kind is not None else "2 (ddp.grad_reduce_in_fp32 is off)"
-        )
-
-
-def _recompute(facts: Facts, settings: Settings) -> None:
-    key = "model.activations_checkpoint_granularity"
-    kind = settings.text(key, "model.recompute_granularity")
-    if kind not in (None, "full", "selective"):
-        raise settings.refuse(
-            key, f"found {kind!r}; allowed: full, selective; --ignore {key} reads on without it"
-        )
-    facts.recompute = kind or "none"
-    number = settings.count(
-        "model.activations_checkpoint_num_layers", "model.recompute_num_layers", minimum=0
-    )
-    method = settings.text("model.activations_checkpoint_method", "model.recompute_method")
-    if kind == "full" and method == "block" and number is not None:
-        facts.not_used["model.activations_checkpoint_num_layers"] = (
-            f"{number}: not modelled; every layer is recomputed"
-        )

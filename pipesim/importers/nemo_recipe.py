@@ -43,14 +43,24 @@ def recipe_settings(request: Request) -> Settings:
         model["preset"] = preset
     elif "num_layers" not in model:
         model["preset"] = Unknown(f"the shape of {' '.join(named)[:80]}, which is in Megatron-Bridge's code")
+    configuration_values = values
     values = {key: _without_calls(value) for key, value in {**values, "model": model}.items()}
-    values.pop(CALLED, None)
+    common = values.pop(CALLED, None)
+    if isinstance(values.get("mixed_precision"), dict):
+        values["mixed_precision"] = _precision(configuration_values["mixed_precision"])
     settings = request.settings(with_overrides(values, request, {}), str(path))
     request.settings(configuration.not_followed, str(path))
     gpus = re.search(r"_(\d{1,7})gpus?_", name)
     if request.num_gpus is None and gpus is not None:
         request.num_gpus = int(gpus[1])
     return settings
+
+
+def _precision(value: dict[str, Any]) -> dict[str, Any]:
+    """Name the recipe of mixed precision that is called, beside what is set on it."""
+    texts = [text for text in value.get(ARGUMENTS, []) if isinstance(text, str)]
+    name = texts[0] if texts else str(value.get(CALLED, "")).rpartition(".")[2]
+    return {**_without_calls(value), "recipe": name}
 
 
 def _without_calls(value: Any) -> Any:

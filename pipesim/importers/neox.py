@@ -9,6 +9,7 @@ from pipesim.importers.deepspeed import (
     LIMITS,
     number_format,
     read_formats,
+    read_offload,
     read_overlap,
     split_as_deepspeed,
     zero_level,
@@ -65,6 +66,7 @@ def read(request: Request) -> Facts:
     facts.optimizer = zero_level(settings, facts)
     read_overlap(settings, facts, pipelined=ranks > 0)
     read_formats(settings, facts)
+    read_offload(settings, facts)
     stated = settings.text("precision")
     kind = {"bfloat16": "bf16", None: number_format(settings)}.get(stated, stated)
     if kind in ("bf16", "fp16"):

@@ -12,6 +12,8 @@ from pipesim.errors import ScenarioError
 from pipesim.importers.facts import Facts
 from pipesim.importers.gpus_in_comments import take_gpus_from_comments
 from pipesim.importers.megatron_arguments import flags_of
+from pipesim.importers.megatron_core import bytes_of
+from pipesim.importers.model_names import fields_of
 from pipesim.importers.python_configuration import ARGUMENTS, CALLED, PythonConfiguration, chosen_function
 from pipesim.importers.request import Request, read_sizes
 from pipesim.importers.shell import new_script, read_script
@@ -19,7 +21,6 @@ from pipesim.importers.torchtitan_cut import LIMITS, cut
 from pipesim.reading import read_text
 from pipesim.scenario.counts import shown
 from pipesim.scenario.loading import read_yaml_mapping
-from pipesim.scenario.presets import get_preset
 from pipesim.scenario.settings import Settings, Unknown
 
 WHERE = ("parallelism", "experimental", "training")
@@ -176,12 +177,7 @@ def _model(facts: Facts, settings: Settings) -> None:
     if length is not None:
         facts.model["seq_length"] = length
     else:
-        facts.inferred["model.seq_length"] = f"{_fields(facts)['seq_length']} (preset)"
-
-
-def _fields(facts: Facts) -> dict[str, Any]:
-    preset = facts.model.get("preset")
-    return (get_preset("models", preset, key="model").fields if preset else {}) | facts.model
+        facts.inferred["model.seq_length"] = f"{fields_of(facts.model)['seq_length']} (preset)"
 
 
 def _data(facts: Facts, settings: Settings) -> None:
@@ -206,11 +202,7 @@ def _data(facts: Facts, settings: Settings) -> None:
         shard = settings.count(path)
     facts.data = replicate * (shard or 1)
     facts.inferred["parallel.data"] = f"{facts.data} (replicate {replicate} x shard {shard})"
-    if replicate > 1:
-        facts.not_used["data_parallel_replicate_degree"] = (
-            f"{replicate}: hybrid sharding is not modelled; state and gathers are spread over all "
-            f"{facts.data} replicas, in the run over {shard}, so it keeps {replicate} times the state"
-        )
+    facts.num_mirrors = replicate
 
 
 def _memory(facts: Facts, settings: Settings) -> None:
@@ -227,13 +219,74 @@ def _memory(facts: Facts, settings: Settings) -> None:
         facts.not_used["activation_checkpoint.selective_ac_option"] = (
             f"{shown(option)}: selective is taken as recomputing attention"
         )
-    whole = facts.pipeline > 1
-    facts.optimizer = "sharded" if whole else "zero3"
-    facts.inferred["optimizer"] = (
-        "sharded (FSDP under a pipeline keeps gathered weights and whole gradients, and reduces these once)"
-        if whole
-        else "zero3 (FSDP gathers weights layer by layer)"
+    facts.optimizer = "fsdp"
+    facts.inferred["optimizer"] = "fsdp (" + (
+        "under a pipeline gathered weights and whole gradients stay, and are reduced once)"
+        if facts.pipeline > 1
+        else "without a pipeline weights are gathered and gradients reduced in every pass)"
     )
+    _reshard(facts, settings)
+    _formats(facts, settings)
+    _dispatch(facts, settings)
+    if settings.flag("training.enable_cpu_offload", "experimental.enable_cpu_offload"):
+        facts.offload["optimizer"] = 1.0
+        facts.not_used["training.enable_cpu_offload"] = (
+            "true: the optimizer's state waits in the host's memory; weights and gradients stay on the device"
+        )
     _, converters = settings.raw("model.converters")
     names = [converters] if isinstance(converters, str) else converters or []
     facts.precision["compute"] = "fp8" if any("float8" in str(name).lower() for name in names) else "bf16"
+
+
+def _reshard(facts: Facts, settings: Settings) -> None:
+    """Read whether gathered weights are dropped after a forward: by default only without a pipeline."""
+    paths = [f"{section}.fsdp_reshard_after_forward" for section in WHERE]
+    policy = settings.text(*paths) or "default"
+    if policy not in ("default", "always", "never"):
+        raise settings.refuse(
+            paths[0],
+            f"found {shown(policy)}; allowed: default, always, never; --ignore {paths[0]} takes default",
+        )
+    facts.reshard_after_forward = policy == "always"
+    if policy == "never" and facts.pipeline == 1:
+        facts.not_used[paths[0]] = "never: not modelled without a pipeline, weights are gathered twice a pass"
+
+
+def _formats(facts: Facts, settings: Settings) -> None:
+    """Set bytes of a parameter: ``training.dtype`` has what is sharded, mixed precision what is gathered.
+
+    Raises
+    ------
+    ScenarioError
+        A format that is not known.
+    """
+    kinds = {}
+    for name, default in (
+        ("dtype", "float32"),
+        ("mixed_precision_param", "bfloat16"),
+        ("mixed_precision_reduce", "float32"),
+    ):
+        key = f"training.{name}"
+        kinds[name] = bytes_of(settings, key, settings.text(key) or default)
+    if kinds["dtype"] == 2:
+        facts.precision |= {"gradient_bytes": 2, "optimizer_bytes": 4}
+        facts.inferred["precision.optimizer_bytes"] = (
+            "4 (training.dtype: weights and both moments in 2 bytes)"
+        )
+    elif kinds["mixed_precision_reduce"] == 2:
+        facts.precision["gradient_bytes"] = 2
+        facts.inferred["precision.gradient_bytes"] = "2 (training.mixed_precision_reduce)"
+    if kinds["mixed_precision_param"] == 4:
+        facts.precision["weight_bytes"] = 4
+        facts.not_used["training.mixed_precision_param"] = "float32: products in fp32 are not modelled"
+
+
+def _dispatch(facts: Facts, settings: Settings) -> None:
+    key = "parallelism.expert_parallel_comm_backend"
+    backend = settings.text(key) or "standard"
+    if backend not in ("standard", "deepep", "hybridep"):
+        raise settings.refuse(
+            key,
+            f"found {shown(backend)}; allowed: standard, deepep, hybridep; --ignore {key} takes standard",
+        )
+    facts.expert_dispatch = None if backend == "standard" else backend

@@ -1,0 +1,292 @@
+"""Options of Megatron-core's configuration, which Megatron-LM, NeMo and Megatron-Bridge spell differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pipesim.importers.facts import Facts
+from pipesim.importers.model_names import fields_of
+from pipesim.scenario.settings import Settings
+
+Names = Callable[[str], tuple[str, ...]]
+"""From an option as Megatron-core spells it (``recompute_modules``) to where a file may have it."""
+BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2, "fp8": 1, "uint8": 1}
+"""Bytes of a value by the name that frameworks give its format."""
+STATES = {"adam": 2, "adamw": 2, "sgd": 1, "muon": 1, "dist_muon": 1, "lion": 1, "adagrad": 1}
+"""Values that an optimizer keeps for each parameter beside the parameter itself."""
+SHARDED = {
+    "no_shard": "plain",
+    "optim": "sharded",
+    "optim_grads": "zero2",
+    "optim_grads_params": "zero3",
+}
+"""What replicas share out by Megatron-core's ``data_parallel_sharding_strategy``."""
+KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
+MODULES = ("core_attn", "mla_up_proj", "layernorm", "mlp", "moe", "moe_act", "shared_experts")
+"""What ``recompute_modules`` may hold; a scenario has the same names."""
+_OF_EXPERTS = ("moe", "moe_act", "shared_experts")
+_DISPATCHERS = ("allgather", "alltoall", "alltoall_seq", "flex")
+_BACKENDS = ("deepep", "hybridep")
+_BLOCK_SCALED = {"mxfp8": "mxfp8"}
+
+
+def read_recomputation(settings: Settings, facts: Facts, named: Names, kind: str | None) -> None:
+    """Set what is recomputed: layers, the first ones of each stage, or modules of every layer.
+
+    Parameters
+    ----------
+    settings : Settings
+        The file's.
+    facts : Facts
+        With the model; receives what is recomputed.
+    named : callable
+        Where an option may stand.
+    kind : str, optional
+        ``full`` or ``selective``.
+
+    Raises
+    ------
+    ScenarioError
+        Numbers that are none, or modules that Megatron-core does not know.
+    """
+    method = settings.text(*named("recompute_method"))
+    layers = settings.count(*named("recompute_num_layers"), minimum=0)
+    key, stated = settings.raw(*named("recompute_modules"))
+    facts.recompute = kind or "none"
+    if kind == "full" and layers is not None:
+        if method == "block":
+            facts.recompute_layers = layers
+            facts.inferred["recompute_layers"] = f"{layers} (block: the first layers of every stage)"
+        elif layers > 1:
+            facts.not_used[named("recompute_num_layers")[0]] = (
+                f"{layers}: the input of one in {layers} layers is kept; here every layer's is"
+            )
+    names = stated.split() if isinstance(stated, str) else stated or []
+    unknown = [str(name) for name in names if name not in MODULES]
+    if unknown:
+        raise settings.refuse(
+            key,
+            f"found {unknown[0][:40]!r}; allowed: {', '.join(MODULES)}; --ignore {key} reads on without it",
+        )
+    if not names or kind != "selective":
+        if names and names != ["core_attn"]:
+            facts.not_used[key] = f"{' '.join(names)}: has no effect without selective recomputation"
+        return
+    model = fields_of(facts.model)
+    absent = [name for name in names if _is_absent(name, model)]
+    if absent:
+        facts.not_used[key] = f"{' '.join(absent)}: the model has no such part"
+    facts.recompute_modules = [name for name in names if name not in absent]
+    if not facts.recompute_modules:
+        facts.recompute, facts.recompute_modules = "none", None
+    elif facts.recompute_modules == ["core_attn"]:
+        facts.recompute_modules = None
+
+
+def _is_absent(module: str, model: dict[str, Any]) -> bool:
+    latent = "kv_lora_rank" not in model and module == "mla_up_proj"
+    return latent or ("num_experts" not in model and module in _OF_EXPERTS)
+
+
+def read_dispatch(settings: Settings, facts: Facts, named: Names) -> None:
+    """Set how tokens travel to experts.
+
+    Raises
+    ------
+    ScenarioError
+        A dispatcher that Megatron-core does not have.
+    """
+    key, kind = settings.raw(*named("moe_token_dispatcher_type"))
+    backend_key, backend = settings.raw(*named("moe_flex_dispatcher_backend"))
+    old = settings.flag(*named("moe_enable_deepep"))
+    for path, value, allowed in ((key, kind, _DISPATCHERS), (backend_key, backend, _BACKENDS)):
+        if value is not None and value not in allowed:
+            raise settings.refuse(
+                path,
+                f"found {str(value)[:40]!r}; allowed: {', '.join(allowed)}; --ignore {path} leaves it out",
+            )
+    if kind == "flex" or old:
+        facts.expert_dispatch = str(backend or "deepep")
+    elif kind == "allgather":
+        facts.not_used[key] = "allgather: not modelled, tokens are exchanged by all-to-all"
+    if facts.expert_dispatch and facts.expert > 1:
+        facts.inferred["parallel.expert_dispatch"] = f"{facts.expert_dispatch} ({key} {kind or 'not stated'})"
+
+
+def read_offload(settings: Settings, facts: Facts, named: Names) -> None:
+    """Set what waits in the host's memory.
+
+    Raises
+    ------
+    ScenarioError
+        Shares or counts that are none.
+    """
+    fraction_key, fraction = settings.raw(*named("optimizer_offload_fraction"))
+    if settings.flag(*named("optimizer_cpu_offload")):
+        share = _share(settings, fraction_key, 1.0 if fraction is None else fraction)
+        if share:
+            facts.offload["optimizer"] = share
+            facts.inferred["offload.optimizer"] = (
+                f"{share:g} (the optimizer's state waits in the host's memory)"
+            )
+    elif fraction is not None:
+        facts.not_used[fraction_key] = f"{fraction}: has no effect without optimizer_cpu_offload"
+    number = settings.count(*named("cpu_offloading_num_layers"), minimum=0)
+    layers = fields_of(facts.model).get("num_hidden_layers")
+    if settings.flag(*named("cpu_offloading"), default=bool(number)) and layers:
+        share = min(1.0, (layers if number is None else number) / layers)
+        facts.offload["activations"] = round(share, 6)
+        facts.inferred["offload.activations"] = f"{share:.4g} ({number} of {layers} layers)"
+
+
+def _share(settings: Settings, key: str, value: Any) -> float:
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise settings.refuse(
+            key, f"found {str(value)[:40]!r}; a share from 0 to 1 is needed; --ignore {key} takes 1"
+        )
+    return share
+
+
+def read_recipe(settings: Settings, facts: Facts, named: Names) -> None:
+    """Set the formats that go with products in fp8 or fp4.
+
+    Parameters
+    ----------
+    settings, facts, named
+        As for `read_recomputation`; the facts have the format of products.
+    """
+    recipe = settings.raw(*named("fp8_recipe"))[1]
+    kept = _BLOCK_SCALED.get(str(recipe))
+    if kept and facts.precision.get("compute") == "fp8":
+        facts.precision["activation_format"] = kept
+        facts.inferred["precision.activation_format"] = f"{kept} (the recipe of fp8)"
+    if settings.flag(*named("activation_func_fp8_input_store")):
+        facts.precision["activation_function_format"] = "fp8"
+        facts.inferred["precision.activation_function_format"] = "fp8 (activation_func_fp8_input_store)"
+
+
+def read_kernels(settings: Settings, facts: Facts, named: Names, *, flash: bool = False) -> None:
+    """Set the kernels of attention and of the loss.
+
+    Raises
+    ------
+    ScenarioError
+        An attention backend that is not known.
+    """
+    key, backend = settings.raw(*named("attention_backend"))
+    if isinstance(backend, str):
+        backend = backend.rpartition(".")[2]
+    if flash and backend is None:
+        backend = "flash"
+    if backend is not None:
+        if backend not in KERNELS:
+            raise settings.refuse(
+                key,
+                f"found {str(backend)[:40]!r}; allowed: {', '.join(KERNELS)}; --ignore {key} leaves it out",
+            )
+        facts.efficiency["attention_kernel"] = KERNELS[backend]
+        facts.inferred["efficiency.attention_kernel"] = f"{KERNELS[backend]} ({key} {backend})"
+    if settings.flag(*named("cross_entropy_loss_fusion")):
+        facts.efficiency["loss_kernel"] = "fused"
+        facts.inferred["efficiency.loss_kernel"] = f"fused ({named('cross_entropy_loss_fusion')[0]})"
+
+
+def bytes_of(settings: Settings, key: str, kind: str) -> int:
+    """Give the bytes of a format.
+
+    Raises
+    ------
+    ScenarioError
+        A format that is not known.
+    """
+    if kind not in BYTES:
+        raise settings.refuse(
+            key, f"found {kind[:40]!r}; allowed: {', '.join(BYTES)}; --ignore {key} reads on without it"
+        )
+    return BYTES[kind]
+
+
+def read_state(settings: Settings, facts: Facts, named: Names, kind: str) -> None:
+    """Set what gradients, main parameters and the optimizer's state take: 4 and 12 bytes are the usual.
+
+    Parameters
+    ----------
+    settings, facts, named
+        As for `read_recomputation`.
+    kind : str
+        The optimizer's name, as `STATES` has it.
+
+    Raises
+    ------
+    ScenarioError
+        A format that is not known.
+    """
+    key, gradients = settings.raw(*named("main_grads_dtype"))
+    if gradients is not None and bytes_of(settings, key, str(gradients)) == 2:
+        facts.precision["gradient_bytes"] = 2
+        facts.inferred["precision.gradient_bytes"] = f"2 ({key} {gradients})"
+    aware = settings.flag(*named("use_precision_aware_optimizer"))
+    parts = []
+    for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
+        key, stated = settings.raw(*named(name))
+        parts.append(4 if stated is None else bytes_of(settings, key, str(stated)))
+        if parts[-1] != 4 and not aware:
+            facts.inferred[key] = f"{stated} (taken as stated; Megatron needs the precision-aware optimizer)"
+    number = STATES.get(kind)
+    if kind == "sgd" and str(settings.raw(*named("sgd_momentum"))[1]) in ("0", "0.0"):
+        number = 0
+    if number is None:
+        facts.not_used[named("optimizer")[0]] = f"{kind}: not modelled, its state is counted as that of Adam"
+        number = 2
+    total = sum(parts[: 1 + number])
+    if total != 12:
+        facts.precision["optimizer_bytes"] = total
+        facts.inferred["precision.optimizer_bytes"] = (
+            f"{total} ({' + '.join(map(str, parts[: 1 + number]))}: main parameters and state of {kind})"
+        )
+
+
+def read_sharding(settings: Settings, facts: Facts, named: Names, *, sharded: bool) -> None:
+    """Set what replicas share out, and among how many.
+
+    Parameters
+    ----------
+    settings, facts, named
+        As for `read_recomputation`.
+    sharded : bool
+        Whether the distributed optimizer is on.
+
+    Raises
+    ------
+    ScenarioError
+        A strategy that is not known, or FSDP of torch with a pipeline or experts.
+    """
+    facts.num_mirrors = settings.count(*named("num_distributed_optimizer_instances")) or 1
+    facts.optimizer = "sharded" if sharded else "plain"
+    key, strategy = settings.raw(*named("data_parallel_sharding_strategy"))
+    if strategy not in (None, *SHARDED):
+        raise settings.refuse(
+            key,
+            f"found {str(strategy)[:40]!r}; allowed: {', '.join(SHARDED)}; --ignore {key} leaves it out",
+        )
+    of_torch = named("use_torch_fsdp2")
+    if settings.flag(*of_torch):
+        for size, number in (("pipeline", facts.pipeline), ("expert", facts.expert)):
+            if number > 1:
+                raise settings.refuse(
+                    of_torch[0],
+                    f"Megatron-LM refuses it with {size} parallelism (megatron/training/arguments.py); "
+                    f"--ignore {of_torch[0]} reads on without it",
+                )
+        facts.optimizer = "zero3"
+        facts.inferred["optimizer"] = f"zero3 ({of_torch[0]})"
+    elif settings.flag(*named("use_megatron_fsdp"), *named("use_custom_fsdp")):
+        facts.optimizer = SHARDED[strategy or "no_shard"]
+        facts.inferred["optimizer"] = f"{facts.optimizer} (Megatron's FSDP with {strategy or 'no_shard'})"
+    elif strategy not in (None, "no_shard"):
+        facts.not_used[key] = f"{strategy}: no effect without FSDP"

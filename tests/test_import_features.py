@@ -1,0 +1,190 @@
+"""Settings of other tools for which a scenario has keys: recomputed modules, offload, formats, groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from import_samples import DATA, changed, refusal, written
+
+from pipesim.importers.readers import import_files
+
+DENSE = (
+    "torchrun --nproc-per-node 8 --nnodes 4 pretrain_gpt.py --tensor-model-parallel-size 2 "
+    "--pipeline-model-parallel-size 4 --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 "
+    "--num-attention-heads 32 --seq-length 8192 --max-position-embeddings 8192 --micro-batch-size 1 "
+    "--global-batch-size 128 --vocab-size 128256 --sequence-parallel --use-distributed-optimizer --swiglu"
+)
+EXPERTS = " --num-experts 8 --moe-router-topk 2 --expert-model-parallel-size 4"
+BRIDGE: dict[str, Any] = {
+    "num_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "seq_length": 4096,
+    "vocab_size": 32000,
+    "pipeline_model_parallel_size": 4,
+}
+
+
+def megatron(folder: Path, arguments: str, base: str = DENSE) -> Any:
+    path = folder / "run.sh"
+    path.write_text(f"{base} {'' if '--fp16' in arguments else '--bf16'} {arguments}\n")
+    return import_files("megatron", path)
+
+
+def bridge(folder: Path, model: dict[str, Any], **sections: Any) -> Any:
+    path = folder / "run.yaml"
+    train = {"global_batch_size": 64, "micro_batch_size": 1}
+    path.write_text(json.dumps({"model": BRIDGE | model, "train": train, **sections}))
+    return import_files("nemo", path, num_gpus=16)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("--recompute-granularity selective --recompute-modules mlp layernorm",
+         {"recompute": "selective", "recompute_modules": ["mlp", "layernorm"]}),
+        ("--recompute-granularity selective --recompute-modules core_attn", {"recompute": "selective"}),
+        ("--recompute-granularity full --recompute-method block --recompute-num-layers 3",
+         {"recompute": "full", "recompute_layers": 3}),
+        ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", {"offload": {"optimizer": 0.5}}),
+        ("--num-distributed-optimizer-instances 2", {"optimizer": "sharded"}),
+        ("--fp8-format hybrid --fp8-recipe mxfp8",
+         {"precision": {"compute": "fp8", "activation_format": "mxfp8"}}),
+        ("--fp4-format e2m1", {"precision": "nvfp4"}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --overlap-grad-reduce",
+         {"optimizer": "zero2"}),
+        ("--use-precision-aware-optimizer --main-params-dtype fp16 --exp-avg-dtype fp8 "
+         "--exp-avg-sq-dtype fp8",
+         {"precision": {"compute": "bf16", "optimizer_bytes": 4}}),
+    ],
+)  # fmt: skip
+def test_arguments_of_megatron(tmp_path: Path, arguments: str, found: dict[str, Any]) -> None:
+    imported = megatron(tmp_path, arguments)
+    written(imported, tmp_path)
+    assert {key: imported.mapping.get(key) for key in found} == found
+    assert "overlap_gradients" not in imported.mapping["parallel"]
+
+
+def test_sixteen_bit_gradients_of_megatron_in_fp16(tmp_path: Path) -> None:
+    """NVIDIA's Megatron Core User Guide, Distributed Optimizer."""
+    precision = written(megatron(tmp_path, "--fp16"), tmp_path).precision
+    assert (precision.weight_bytes, precision.gradient_bytes, precision.optimizer_bytes) == (2, 2, 12)
+    usual = written(megatron(tmp_path, "--fp16 --accumulate-allreduce-grads-in-fp32"), tmp_path).precision
+    assert (usual.weight_bytes, usual.gradient_bytes, usual.optimizer_bytes) == (2, 4, 12)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("", {"expert": 4, "expert_tensor": None, "expert_dispatch": None}),
+        ("--expert-tensor-parallel-size 1", {"expert_tensor": 1}),
+        ("--expert-tensor-parallel-size 2", {"expert_tensor": None}),
+        ("--moe-token-dispatcher-type flex", {"expert_dispatch": "deepep"}),
+        ("--moe-token-dispatcher-type flex --moe-flex-dispatcher-backend hybridep",
+         {"expert_dispatch": "hybridep"}),
+    ],
+)  # fmt: skip
+def test_experts_of_megatron(tmp_path: Path, arguments: str, found: dict[str, Any]) -> None:
+    imported = megatron(tmp_path, arguments, DENSE + EXPERTS)
+    written(imported, tmp_path)
+    assert {key: imported.mapping["parallel"].get(key) for key in found} == found
+
+
+@pytest.mark.parametrize(
+    ("model", "sections", "found"),
+    [
+        ({"recompute_granularity": "selective", "recompute_modules": ["mlp"]}, {},
+         {"recompute": "selective", "recompute_modules": ["mlp"]}),
+        ({"activations_checkpoint_granularity": "full", "activations_checkpoint_method": "block",
+          "activations_checkpoint_num_layers": 2}, {}, {"recompute": "full", "recompute_layers": 2}),
+        ({}, {"optimizer": {"optimizer_cpu_offload": True}}, {"offload": {"optimizer": 1.0}}),
+        ({"pipeline_model_parallel_size": 1, "cpu_offloading": True, "cpu_offloading_num_layers": 8}, {},
+         {"offload": {"activations": 0.25}}),
+        ({}, {"ddp": {"use_megatron_fsdp": True, "data_parallel_sharding_strategy": "optim_grads_params"}},
+         {"optimizer": "zero3"}),
+        ({"fsdp": True, "pipeline_model_parallel_size": 1}, {}, {"optimizer": "zero3"}),
+        ({}, {"mixed_precision": "bf16_with_mxfp8_mixed"},
+         {"precision": {"compute": "fp8", "activation_format": "mxfp8"}}),
+        ({}, {"mixed_precision": "bf16_with_nvfp4_mixed"}, {"precision": "nvfp4"}),
+        ({}, {"mixed_precision": "bf16_mixed", "optimizer": {"exp_avg_dtype": "bf16",
+              "exp_avg_sq_dtype": "bf16", "use_precision_aware_optimizer": True}},
+         {"precision": {"compute": "bf16", "optimizer_bytes": 8}}),
+        ({}, {"mixed_precision": {"recipe": "bf16_mixed", "grad_reduce_in_fp32": False}},
+         {"precision": {"compute": "bf16", "gradient_bytes": 2}}),
+        ({"attention_backend": "unfused", "cross_entropy_loss_fusion": True}, {},
+         {"efficiency": {"attention_kernel": "unfused", "loss_kernel": "fused"}}),
+        ({"pipeline_model_parallel_layout": "Et*7|t*9|t*9|t*7L"}, {}, {"layers": [7, 9, 9, 7]}),
+        ({"pipeline_model_parallel_layout": [["embedding", *["decoder"] * 7], ["decoder"] * 9,
+          ["decoder"] * 9, [*["decoder"] * 7, "loss"]]}, {}, {"layers": [7, 9, 9, 7]}),
+    ],
+)  # fmt: skip
+def test_settings_of_nemo(
+    tmp_path: Path, model: dict[str, Any], sections: dict[str, Any], found: dict[str, Any]
+) -> None:
+    imported = bridge(tmp_path, model, **sections)
+    written(imported, tmp_path)
+    assert {key: imported.mapping.get(key) for key in found} == found
+
+
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [
+        ("", {"precision": "bf16", "reshard": None}),
+        ('dtype = "bfloat16"', {"precision": {"compute": "bf16", "gradient_bytes": 2, "optimizer_bytes": 4}}),
+        ('mixed_precision_reduce = "bfloat16"', {"precision": {"compute": "bf16", "gradient_bytes": 2}}),
+        ("enable_cpu_offload = true", {"offload": {"optimizer": 1.0}}),
+        ('fsdp_reshard_after_forward = "always"', {"reshard": True}),
+    ],
+)
+def test_settings_of_torchtitan(tmp_path: Path, lines: str, found: dict[str, Any]) -> None:
+    path = changed(tmp_path, "torchtitan_405b_2024.toml", ("[training]", f"[training]\n{lines}"))
+    imported = import_files("torchtitan", path)
+    written(imported, tmp_path)
+    mapping = imported.mapping | {"reshard": imported.mapping["parallel"].get("reshard_after_forward")}
+    assert {key: mapping.get(key) for key in found} == found
+
+
+def test_offload_of_deepspeed_and_maxtext(tmp_path: Path) -> None:
+    config = json.loads((DATA / "deepspeed.json").read_text())
+    config["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": True, "ratio": 0.5}
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(config))
+    imported = import_files("deepspeed", [path, DATA / "deepspeed_arguments.txt"])
+    assert imported.mapping["offload"] == {"optimizer": 0.5}
+    assert not any("offload" in key for key in imported.not_used)
+    path = tmp_path / "m.yml"
+    path.write_text((DATA / "maxtext_8b.yml").read_text() + "optimizer_memory_host_offload: True\n")
+    imported = import_files("maxtext", path, num_gpus=32)
+    assert imported.mapping["offload"] == {"optimizer": 1.0}
+
+
+def test_groups_of_replicas_and_parts_of_stages_of_internevo(tmp_path: Path) -> None:
+    path = changed(
+        tmp_path,
+        "internevo_7b.py",
+        ("zero1=dict(size=-1", "zero1=dict(size=2"),
+        ("    checkpoint=False", "    checkpoint=0.5"),
+    )
+    imported = import_files("internevo", path, num_gpus=32)
+    written(imported, tmp_path)
+    assert imported.mapping["parallel"]["data_shard"] == 2
+    assert (imported.mapping["recompute"], imported.mapping["recompute_layers"]) == ("full", 2)
+
+
+def test_what_the_user_states_goes_before_what_goes_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(
+        f"{DENSE} --bf16 --recompute-granularity selective --recompute-modules mlp "
+        "--num-distributed-optimizer-instances 2\n"
+    )
+    for override in ("recompute=full", "recompute=none", "optimizer=plain", "parallel.data_shard=4"):
+        written(import_files("megatron", path, overrides=[override]), tmp_path)
+
+
+def test_groups_that_do_not_divide_the_replicas(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(f"{DENSE} --bf16 --num-distributed-optimizer-instances 3\n")
+    assert "3 groups" in refusal(import_files, "megatron", path)
