@@ -188,3 +188,33 @@ def test_groups_that_do_not_divide_the_replicas(tmp_path: Path) -> None:
     path = tmp_path / "run.sh"
     path.write_text(f"{DENSE} --bf16 --num-distributed-optimizer-instances 3\n")
     assert "3 groups" in refusal(import_files, "megatron", path)
+
+
+RECIPE = """
+def base():
+    cfg = {common}()
+    cfg.model = AutoBridge.from_hf_pretrained("meta-llama/Meta-Llama-3-8B").to_megatron_provider()
+    cfg.train.global_batch_size = 256
+    return cfg
+
+
+def narrow():
+    cfg = base()
+    cfg.mixed_precision = get_mixed_precision_config("bf16_with_mxfp8_mixed")
+    cfg.mixed_precision.grad_reduce_in_fp32 = False
+    return cfg
+"""
+
+
+def test_a_recipe_of_bridge_stands_on_what_it_begins_with(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.py"
+    path.write_text(RECIPE.format(common="_pretrain_common"))
+    imported = import_files("nemo", path, row="base", num_gpus=8)
+    assert imported.mapping["batch"] == {"global": 256, "micro": 2}
+    assert (imported.mapping["optimizer"], imported.mapping["precision"]) == ("sharded", "bf16")
+    assert imported.mapping["parallel"]["overlap_gradients"] is True
+    narrow = import_files("nemo", path, row="narrow", num_gpus=8).mapping["precision"]
+    assert narrow == {"compute": "fp8", "activation_format": "mxfp8", "gradient_bytes": 2}
+    path.write_text(RECIPE.format(common="_my_own"))
+    own = import_files("nemo", path, row="base", num_gpus=8, overrides=["batch.micro=1"])
+    assert any("_my_own" in words for words in own.not_used.values())

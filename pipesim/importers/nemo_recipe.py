@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
@@ -16,6 +19,7 @@ from pipesim.importers.python_configuration import (
 )
 from pipesim.importers.request import Request
 from pipesim.reading import read_text
+from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.settings import Settings, Unknown
 
 
@@ -43,17 +47,46 @@ def recipe_settings(request: Request) -> Settings:
         model["preset"] = preset
     elif "num_layers" not in model:
         model["preset"] = Unknown(f"the shape of {' '.join(named)[:80]}, which is in Megatron-Bridge's code")
-    configuration_values = values
+    precision = values.get("mixed_precision")
+    begun = values.pop(CALLED, "")
     values = {key: _without_calls(value) for key, value in {**values, "model": model}.items()}
-    common = values.pop(CALLED, None)
-    if isinstance(values.get("mixed_precision"), dict):
-        values["mixed_precision"] = _precision(configuration_values["mixed_precision"])
+    if isinstance(precision, dict):
+        values["mixed_precision"] = _precision(precision)
+    values = _over_defaults(values, begun, configuration.not_followed)
     settings = request.settings(with_overrides(values, request, {}), str(path))
     request.settings(configuration.not_followed, str(path))
     gpus = re.search(r"_(\d{1,7})gpus?_", name)
     if request.num_gpus is None and gpus is not None:
         request.num_gpus = int(gpus[1])
     return settings
+
+
+@cache
+def _defaults() -> Mapping[str, Mapping[str, Any]]:
+    return read_yaml_mapping(Path(__file__).parent / "known" / "bridge_defaults.yaml")
+
+
+def _over_defaults(values: dict[str, Any], begun: str, not_followed: dict[str, str]) -> dict[str, Any]:
+    """Lay a recipe over what it begins with, where that is one of Megatron-Bridge's own beginnings."""
+    common = _defaults().get(begun)
+    if common is None:
+        return values
+    for line in [line for line, words in not_followed.items() if f"{begun}()" in words]:
+        del not_followed[line]
+    strategy = {"data_parallel_sharding_strategy": "optim_grads_params"}
+    result = dict(values)
+    for key, section in common.items():
+        stated = values.get(key)
+        if key == "dataset" and "seq_length" in values["model"]:
+            continue
+        if isinstance(section, dict) and isinstance(stated, dict):
+            of_fsdp = strategy if key == "ddp" and stated.get("use_megatron_fsdp") else {}
+            result[key] = (
+                section | of_fsdp | {name: item for name, item in stated.items() if item is not None}
+            )
+        elif key not in values:
+            result[key] = section
+    return result
 
 
 def _precision(value: dict[str, Any]) -> dict[str, Any]:
