@@ -36,8 +36,9 @@ from pipesim.costs.direct import direct_costs
 from pipesim.errors import ScheduleError
 from pipesim.executor import RankPool, Run, TransformerWorkload
 from pipesim.executor.assemble import assemble
+from pipesim.executor.gpus import partitioned_streams
 from pipesim.executor.job import Job, RankResult
-from pipesim.executor.lanes import green_streams, run_in_lanes
+from pipesim.executor.lanes import run_in_lanes
 from pipesim.executor.models import build_model, build_stage, sample
 from pipesim.ir import dependencies, lower
 from pipesim.ir.actions import Op, Schedule
@@ -73,9 +74,9 @@ class Machine:
         self.in_lanes = device == "cuda" and torch.cuda.device_count() < num_ranks
         self.words = "processes, one GPU each, NCCL" if device == "cuda" else "processes on CPUs, gloo"
         self.pool = None
-        self.streams: list[Any] | None = None
+        self.streams: Any = None
         if self.in_lanes:
-            self.streams, self.contexts, lanes = green_streams(num_ranks)
+            self.streams, lanes = partitioned_streams(num_ranks)
             self.words = f"lanes of one process: {lanes}"
         else:
             self.pool = stack.enter_context(RankPool(num_ranks))

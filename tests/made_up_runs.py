@@ -72,6 +72,7 @@ def run_of(
         disturbed=factor > 1,
         losses=np.zeros(num_steps),
         peak_activation_bytes=np.zeros((num_replicas, lowered.num_ranks), np.int64),
+        peak_memory_bytes=np.zeros((num_replicas, lowered.num_ranks), np.int64),
         deferred_share=np.ones(lowered.num_stages),
         clock_offset_s=np.zeros((2, num_replicas * lowered.num_ranks)),
         clock_bound_s=np.zeros((2, num_replicas * lowered.num_ranks)),

@@ -109,3 +109,19 @@ def test_where_every_step_was_disturbed_all_count(capsys: pytest.CaptureFixture[
         assert any("every step was disturbed, so all are counted" in line for line in lines) == (
             disturbed == 2
         )
+
+
+def test_memory_on_gpus_is_shown_beside_its_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+    from pipesim.cli.execute import _blocks
+    from pipesim.cli.terminal import show
+
+    document = json.loads(pipesim(TEACHING, "--device", "emulated", *SHORT, "--json"))
+    assert document["ranks"][0]["peak_memory_bytes"] is None
+    for rank in document["ranks"]:
+        rank |= {"peak_memory_bytes": 10 * 2**30, "predicted_peak_memory_bytes": 10.5 * 2**30}
+    document["environment"]["cuda_device_max_connections"] = "1"
+    capsys.readouterr()
+    show(*_blocks(document, "teaching", None))
+    shown = capsys.readouterr().out
+    assert shown.count("+5.00 %") == 4
+    assert "warning: CUDA_DEVICE_MAX_CONNECTIONS=1" in shown

@@ -26,7 +26,7 @@ from pipesim.ir.actions import Op, Schedule
 from pipesim.schedules import Shape, generate
 
 SCHEDULE = lower(generate("1f1b", Shape(2, 1, 4)))
-STALL_S, LIMIT_S = 6.0, 300.0
+STALL_S, STARTUP_S, LIMIT_S = 6.0, 8.0, 300.0
 """Long enough for a busy machine; far less than the half hour after which gloo itself gives up."""
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 
@@ -54,7 +54,7 @@ def descendants() -> dict[int, str]:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[RankPool]:
-    with RankPool(2, stall_timeout_s=STALL_S) as started:
+    with RankPool(2, stall_timeout_s=STALL_S, startup_timeout_s=STARTUP_S) as started:
         yield started
 
 
@@ -63,7 +63,7 @@ CASES = {
     "killed": ("rank 1 at 1F2 of step 0", "was killed by SIGKILL"),
     "exits": ("rank 1 at 1F2 of step 0", "ended with exit status 3"),
     "stands_still": ("no rank got on for 6 s", "rank 1 at 1F2 of step 0", "rank 0 at 0B"),
-    "never_built": ("no rank got on for 6 s", "rank 1, building its stages"),
+    "never_built": ("no rank got on for 8 s", "rank 1, building its stages"),
     "mismatched": ("rank 1, building", "stage 1 does not take the output of stage 0, 3x5 float32"),
     "wrong_targets": ("rank 1, building", "stage 1 does not take its targets"),
     "ragged": ("rank 0 at 0F1 of step 0", "stage 0 gave 2x6 float32 for microbatch 1", "it gave 3x6 float32"),
@@ -160,21 +160,21 @@ torch.optim.SGD([torch.zeros(1)])  # imports much of torch, which takes part of 
 pickle.load = pickle.loads = pickle.Unpickler = torch_objects._unpickler = None
 try:
     mlp = FactoryWorkload("executor_models:mlp")
-    run = execute(SCHEDULE, mlp, num_steps=2, stall_timeout_s=float(sys.argv[1]))
+    run = execute(SCHEDULE, mlp, num_steps=2, startup_timeout_s=float(sys.argv[1]))
     print("nothing" if run is None else f"{run.num_steps} steps, {run.losses[0]:.6f}")
 except ExecutionError as error:
     print(error)
 """
 
 
-def under_torchrun(processes: range, stall_s: float, **variables: str) -> list[str]:
+def under_torchrun(processes: range, startup_s: float, **variables: str) -> list[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port} | variables
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", TORCHRUN_RANK, str(stall_s)],
+            [sys.executable, "-c", TORCHRUN_RANK, str(startup_s)],
             env=environment(RANK=str(process), **shared),
             stdout=subprocess.PIPE,
             text=True,

@@ -257,6 +257,7 @@ def a_result() -> RankResult:
         losses=np.array([np.nan, np.inf]),
         row_bytes=np.zeros(0, np.int64),
         peak_activation_bytes=2**40,
+        peak_memory_bytes=2**41,
         deferred_share={7: 0.5, 0: 1 / 3},
         clock_offset_ns=(-5, 2**62),
         clock_bound_ns=(1, 2),

@@ -10,14 +10,18 @@ import numpy as np
 import typer
 
 from pipesim.cli import options, terminal
+from pipesim.executor.rank_processes import STALL_S, STARTUP_S
+from pipesim.executor.run import MAX_CONNECTIONS
 from pipesim.files import check_outputs
-from pipesim.show.amounts import amount, percent, seconds
+from pipesim.show.amounts import amount, optional, percent, seconds, signed_percent
 from pipesim.show.blocks import Table
 
 
 def execute(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
-    device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a rank) or emulated (ranks sleep).")],
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda (a GPU a rank, or one for all) or emulated (ranks sleep).")
+    ],
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="RUN.json")] = None,
     overrides: options.Overrides = None,
     as_json: options.AsJson = False,
@@ -28,6 +32,8 @@ def execute(
     steps: Annotated[int, typer.Option(min=1, help="Steps to measure.")] = 10,
     warmup: Annotated[int, typer.Option(min=0, help="Steps before them.")] = 3,
     threads: Annotated[int, typer.Option(min=1, help="Threads of a rank on a CPU.")] = 1,
+    timeout: options.Timeout = STALL_S,
+    startup_timeout: options.StartupTimeout = STARTUP_S,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Chrome or Perfetto.")] = None,
 ) -> None:
     """Replay the scenario's schedule with PyTorch, one process a rank; under torchrun, its processes."""
@@ -42,6 +48,8 @@ def execute(
         num_steps=steps,
         warmup=warmup,
         threads_per_rank=threads,
+        stall_timeout_s=timeout,
+        startup_timeout_s=startup_timeout,
         progress=lambda words: typer.echo(f"running: {words}", err=True),
     )
     if done is None:
@@ -57,6 +65,16 @@ def execute(
         terminal.print_json(document)
         return
     terminal.show(*_blocks(document, done.scenario.name, output))
+
+
+def _memory(ranks: list[dict[str, Any]]) -> Table:
+    """Put what the allocator counted beside what was predicted."""
+    rows = []
+    for rank in ranks:
+        measured, predicted = rank["peak_memory_bytes"], rank["predicted_peak_memory_bytes"]
+        error = signed_percent(predicted / measured - 1) if predicted and measured else ""
+        rows.append([str(rank["rank"]), amount(measured), optional(predicted, amount), error])
+    return Table("", ["rank", "peak memory", "predicted", "error"], rows)
 
 
 def _blocks(document: dict[str, Any], name: str, output: Path | None) -> Iterator[str | Table]:
@@ -83,6 +101,10 @@ def _blocks(document: dict[str, Any], name: str, output: Path | None) -> Iterato
         for rank in document["ranks"]
     ]
     yield Table("", ["rank", "busy", "idle", "waited for input", "peak activations"], rows)
+    if any(rank["peak_memory_bytes"] for rank in document["ranks"]):
+        yield _memory(document["ranks"])
+    if document["environment"].get(MAX_CONNECTIONS) == "1":
+        yield "warning: CUDA_DEVICE_MAX_CONNECTIONS=1: receives that wait may hold up computations"
     if disturbed and not set_aside:
         yield "warning: every step was disturbed, so all are counted; they say little of a quiet machine"
     if output is not None:

@@ -19,6 +19,13 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, by its dotted path."),
 ]
+Timeout = Annotated[
+    float,
+    typer.Option(min=1, metavar="SECONDS", help="End a run in which no rank finishes an action for so long."),
+]
+StartupTimeout = Annotated[
+    float, typer.Option(min=1, metavar="SECONDS", help="The same while ranks build their stages and meet.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Ranks = Annotated[int | None, typer.Option("--ranks", help="Without a file: pipeline ranks p.")]
 Microbatches = Annotated[int | None, typer.Option("--microbatches", help="Without a file: microbatches m.")]

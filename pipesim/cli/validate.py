@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pipesim.cli import options, terminal
+from pipesim.executor.rank_processes import STALL_S, STARTUP_S
 from pipesim.files import check_outputs
 from pipesim.show.amounts import percent, seconds, signed_percent
 from pipesim.show.blocks import Table
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 def validate(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
-    device: Annotated[str, typer.Option(help="cpu, cuda (one GPU a rank) or emulated (ranks sleep).")],
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda (a GPU a rank, or one for all) or emulated (ranks sleep).")
+    ],
     calibrate_on: Annotated[
         str, typer.Option(metavar="NAME", help="The one schedule that costs are measured on.")
     ] = "gpipe",
@@ -40,6 +43,8 @@ def validate(
     steps: Annotated[int, typer.Option(min=1, help="Steps to measure of each schedule.")] = 10,
     warmup: Annotated[int, typer.Option(min=0, help="Steps before them.")] = 3,
     threads: Annotated[int, typer.Option(min=1, help="Threads of a rank on a CPU.")] = 1,
+    timeout: options.Timeout = STALL_S,
+    startup_timeout: options.StartupTimeout = STARTUP_S,
 ) -> None:
     """Run schedules with PyTorch, calibrate on one of them, predict the others, and print the errors."""
     from pipesim.evidence.validation import validate as run_and_predict
@@ -57,6 +62,8 @@ def validate(
         num_steps=steps,
         warmup=warmup,
         threads_per_rank=threads,
+        stall_timeout_s=timeout,
+        startup_timeout_s=startup_timeout,
         progress=lambda words: typer.echo(f"running: {words}", err=True),
     )
     if plot is not None:

@@ -60,6 +60,9 @@ def assemble(job: Job, results: Sequence[RankResult]) -> Run:
         peak_activation_bytes=np.array([result.peak_activation_bytes for result in processes]).reshape(
             job.num_replicas, schedule.num_ranks
         ),
+        peak_memory_bytes=np.array([result.peak_memory_bytes for result in processes]).reshape(
+            job.num_replicas, schedule.num_ranks
+        ),
         deferred_share=_deferred_share(schedule, processes),
         clock_offset_s=np.array([result.clock_offset_ns for result in processes]).T * _SECONDS,
         clock_bound_s=np.array([result.clock_bound_ns for result in processes]).T * _SECONDS,

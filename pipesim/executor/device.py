@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -205,81 +205,3 @@ class EmulatedDevice(CpuDevice):
         columns = {name: np.array(values, np.int64) for name, values in self._record.items()}
         standing = (columns["own"] - columns["cpu"])[self._is_transfer].max(initial=0)
         return columns, bool(self._latest_wake > UNDISTURBED_LATENESS_NS or standing > self._may_stand_ns)
-
-
-class CudaDevice:
-    """A GPU: computations on one stream, timed by events.
-
-    At the start of each step the events' clock is tied to the host's.
-
-    Parameters
-    ----------
-    num_rows : int
-        Rows of the rank's program.
-    index : int
-        Which GPU.
-    stream : torch.cuda.Stream, optional
-        Where computations run; the current stream by default.
-    """
-
-    def __init__(self, num_rows: int, index: int, stream: torch.cuda.Stream | None = None) -> None:
-        self.torch_device = torch.device("cuda", index)
-        self.stream = stream or torch.cuda.current_stream(self.torch_device)
-        self._num_rows = num_rows
-        self._events: dict[str, dict[int, Any]] = {}
-        self._cpu = [0] * num_rows
-        self._pairs: list[tuple[int, int]] = []
-
-    def begin_step(self) -> None:
-        """Clear the record, and tie the GPU's clock to the host's."""
-        self._events = {name: {} for name in ("start", "end", "wait_start", "wait_end")}
-        self._cpu = [0] * self._num_rows
-        self._pairs = []
-        self._origin = torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize(self.torch_device)
-        self._origin_ns = time.perf_counter_ns()
-        self._origin.record(self.stream)
-
-    def _mark(self, name: str, row: int) -> None:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(self.stream)
-        self._events[name][row] = event
-
-    def before_wait(self, instruction: Instruction) -> None:
-        """Mark the stream."""
-        self._mark("wait_start", instruction.row)
-
-    def after_wait(self, instruction: Instruction) -> None:
-        """Mark the stream, which waits for the input from here on."""
-        self._mark("wait_end", instruction.row)
-
-    def begin_unit(self, unit: Unit) -> None:
-        """Nothing to note: the row's own start says it."""
-
-    def before(self, instruction: Instruction) -> None:
-        """Mark the stream."""
-        self._cpu[instruction.row] = -time.thread_time_ns()
-        self._mark("start", instruction.row)
-
-    def after(self, instruction: Instruction) -> None:
-        """Mark the stream."""
-        self._mark("end", instruction.row)
-        self._cpu[instruction.row] += time.thread_time_ns()
-
-    def end_unit(self, unit: Unit) -> None:
-        """Remember overlapped pairs."""
-        if len(unit) == 2:
-            self._pairs.append((unit[0].row, unit[1].row))
-
-    def end_step(self) -> tuple[dict[str, Nanoseconds], bool]:
-        """Wait for the GPU and give the record."""
-        torch.cuda.synchronize(self.torch_device)
-        columns = {name: np.zeros(self._num_rows, np.int64) for name in COLUMNS}
-        for name, events in self._events.items():
-            for row, event in events.items():
-                columns[name][row] = self._origin_ns + round(self._origin.elapsed_time(event) * 1e6)
-        columns["own"] = columns["end"] - columns["start"]
-        columns["cpu"] = np.array(self._cpu, np.int64)
-        for first, second in self._pairs:
-            columns["start"][second], columns["end"][first] = columns["start"][first], columns["end"][second]
-        return columns, False

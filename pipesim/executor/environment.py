@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 
 import torch
 
+from pipesim.executor.run import MAX_CONNECTIONS
+
 
 def environment(device: str, index: int) -> dict[str, str]:
     """Date, versions, processor and, on a GPU, what drives it.
@@ -31,6 +33,9 @@ def environment(device: str, index: int) -> dict[str, str]:
         "transport": "gloo",
     }
     if device == "cuda":
+        connections = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")
+        if connections is not None:
+            facts[MAX_CONNECTIONS] = connections
         properties = torch.cuda.get_device_properties(index)
         facts |= {
             "gpu": properties.name,

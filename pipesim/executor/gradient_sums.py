@@ -58,6 +58,13 @@ class ProcessCollectives:
             shared = [gradient_bytes[stage] for stage, group in groups.items() if group is not None]
             self._piece = torch.zeros(min(max(shared, default=0), PIECE_BYTES) // 4)
 
+    def warm_up(self) -> None:
+        """Let every group form its communicator, which the first call does, before anything is timed."""
+        self.meet()
+        for stage in sorted(self._groups):
+            if self._groups[stage] is not None:
+                dist.all_reduce(self._token, group=self._groups[stage])
+
     def reduce(self, stage: int, module: nn.Module) -> None:
         """Sum over the stage's group: all gradients in one message, emulated ones in pieces."""
         group = self._groups[stage]

@@ -36,6 +36,8 @@ class Job:
         Whether gradients of the first step and weights after the last come back.
     receives_ahead : int
         Computations by which a receive is posted before it is needed, where messages carry numbers.
+    by_order : bool
+        Match messages by their order between CPUs too, as is done between GPUs.
     """
 
     schedule: Lowered
@@ -47,6 +49,7 @@ class Job:
     record: bool = True
     keep_state: bool = False
     receives_ahead: int = 2
+    by_order: bool = False
 
     @property
     def num_processes(self) -> int:
@@ -88,6 +91,8 @@ class RankResult:
         Size of each message and reduction.
     peak_activation_bytes : int
         Most bytes held for a backward.
+    peak_memory_bytes : int
+        Most bytes that tensors of all kinds took on the rank's own GPU; 0 elsewhere.
     deferred_share : dict of int to float
         By stage, share of the parameters whose gradient W computes.
     clock_offset_ns, clock_bound_ns : tuple of int
@@ -109,6 +114,7 @@ class RankResult:
     clock_offset_ns: tuple[int, int]
     clock_bound_ns: tuple[int, int]
     environment: dict[str, str]
+    peak_memory_bytes: int = 0
     gradients: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     weights: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
 

@@ -1,8 +1,8 @@
 """The process between the caller and the ranks: imports torch once, forks the ranks, watches them, ends them.
 
-Run as ``python -m pipesim.executor.launcher DESCRIPTOR NUM_PROCESSES STALL_S THREADS``; it talks through the
-connection with that file descriptor. Nothing survives it: it kills and reaps its ranks whenever it ends, and
-it ends when the caller does.
+Run as ``python -m pipesim.executor.launcher DESCRIPTOR NUM_PROCESSES STALL_S STARTUP_S THREADS``; it talks
+through the connection with that file descriptor. Nothing survives it: it kills and reaps its ranks whenever
+it ends, and it ends when the caller does.
 
 Objects travel pickled only through pairs of connected sockets without a name, handed from parent to child:
 nobody else can reach those. What does listen carries none; see `pipesim.executor.board`.
@@ -44,10 +44,13 @@ _CELLS = 3
 class Ranks:
     """The forked processes, their pipes, and the shared memory in which they say where they are."""
 
-    def __init__(self, caller: Connection, num_processes: int, stall_s: float, threads: int) -> None:
+    def __init__(
+        self, caller: Connection, num_processes: int, stall_s: float, startup_s: float, threads: int
+    ) -> None:
         self.caller = caller
         self.num_processes = num_processes
         self.stall_s = stall_s
+        self.startup_s = startup_s
         self._memory = mmap.mmap(-1, num_processes * _CELLS * 8)
         self.cells = memoryview(self._memory).cast("q")
         self.pipes: list[Connection] = []
@@ -59,12 +62,12 @@ class Ranks:
             if pid == 0:
                 for other in (*self.pipes, ours, caller):
                     other.close()
-                _serve_jobs(process, num_processes, theirs, self.cells, key, stall_s, threads)
+                _serve_jobs(process, num_processes, theirs, self.cells, key, stall_s, startup_s, threads)
             theirs.close()
             self.pipes.append(ours)
             self.pids.append(pid)
         # Only now: a process must not be forked while the store's thread holds a lock.
-        self.store = loopback_store(0, timedelta(seconds=stall_s))
+        self.store = loopback_store(0, timedelta(seconds=startup_s))
         for pipe in self.pipes:
             with contextlib.suppress(OSError):
                 pipe.send(self.store.port)
@@ -107,7 +110,7 @@ class Ranks:
             total = sum(self.cells[::_CELLS].tolist())
             if total != moved:
                 moved, moved_at = total, now
-            elif now - moved_at > self.stall_s:
+            elif now - moved_at > self._patience_s(missing):
                 raise RankError(self._where_all_are(job, missing), lost_contact=False)
         if failures:
             raise min(failures.values(), key=lambda failure: failure.lost_contact)
@@ -125,6 +128,11 @@ class Ranks:
             except (EOFError, OSError):
                 yield process, RankError(self._how_it_died(job, process), lost_contact=False)
 
+    def _patience_s(self, missing: set[int]) -> float:
+        """How long nobody may get on: weights take longer to build than an action to run."""
+        building = any(self.cells[process * _CELLS + 2] == BUILDING for process in missing)
+        return max(self.startup_s, self.stall_s) if building else self.stall_s
+
     def _where(self, job: Job, process: int) -> str:
         if process >= job.num_processes:
             return f"spare process {process}"
@@ -141,7 +149,7 @@ class Ranks:
 
     def _where_all_are(self, job: Job, missing: set[int]) -> str:
         lines = [f"  {self._where(job, process)}" for process in sorted(missing)]
-        return f"no rank got on for {self.stall_s:g} s:\n" + "\n".join(lines)
+        return f"no rank got on for {self._patience_s(missing):g} s:\n" + "\n".join(lines)
 
     def kill(self) -> None:
         """End all ranks and reap them, and the store with its thread."""
@@ -163,6 +171,7 @@ def _serve_jobs(
     cells: memoryview,
     key: bytes,
     stall_s: float,
+    startup_s: float,
     threads: int,
 ) -> NoReturn:
     """Life of a rank: jobs until the pipe closes."""
@@ -176,12 +185,15 @@ def _serve_jobs(
 
         torch.set_num_threads(threads)
         port = pipe.recv()
+        # The launcher watches for standstill: the store's and the groups' own timeouts must only be longer.
+        patience_s = 4 * max(stall_s, startup_s)
         store = TCPStore(
-            "127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=stall_s)
+            "127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=patience_s)
         )
-        # The launcher watches for standstill, so gloo's own timeout only has to be no shorter.
-        connect(store, process, num_processes, timeout_s=4 * stall_s, cuda=torch.cuda.is_available())
-        worker = Worker(process, num_processes, Board(store, key), progress, local_index=process)
+        connect(store, process, num_processes, timeout_s=patience_s, cuda=torch.cuda.is_available())
+        worker = Worker(
+            process, num_processes, Board(store, key), progress, local_index=process, timeout_s=patience_s
+        )
         while True:
             job = pickle.loads(pipe.recv_bytes())
             try:
@@ -217,7 +229,7 @@ def _end_with_caller() -> None:
 
 def main() -> None:
     """Serve the caller until it closes the connection."""
-    descriptor, num_processes, stall_s, threads = sys.argv[1:]
+    descriptor, num_processes, stall_s, startup_s, threads = sys.argv[1:]
     # Ctrl-C goes to the caller, which then closes the connection.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_caller()
@@ -228,7 +240,7 @@ def main() -> None:
     try:
         while True:
             if ranks is None:
-                ranks = Ranks(caller, int(num_processes), float(stall_s), int(threads))
+                ranks = Ranks(caller, int(num_processes), float(stall_s), float(startup_s), int(threads))
             message = caller.recv_bytes()
             try:
                 outcome: Any = ranks.run(pickle.loads(message), message)

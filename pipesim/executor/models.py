@@ -102,11 +102,15 @@ def build_model(workload: ModelWorkload) -> PipelineModel:
 
 
 def build_stage(
-    workload: ModelWorkload, model: PipelineModel, stage: int, num_stages: int
+    workload: ModelWorkload,
+    model: PipelineModel,
+    stage: int,
+    num_stages: int,
+    device: torch.device | None = None,
 ) -> list[nn.Module]:
-    """Make the layers of one stage on the CPU.
+    """Make the layers of one stage on their device (the CPU unless stated), converting one after the other.
 
-    Their weights depend on the seed and on their place in the model only.
+    On a device their weights depend on the seed and on their place in the model only.
 
     Raises
     ------
@@ -127,8 +131,9 @@ def build_stage(
     for at in range(first, first + sizes[stage]):
         torch.manual_seed(workload.seed * 100_003 + at)
         built = model.layers[at]
-        layer = built if isinstance(built, nn.Module) else built()
-        layers.append(layer.to(dtype))
+        with device or torch.device("cpu"):
+            layer = built if isinstance(built, nn.Module) else built()
+        layers.append(layer.to(device=device, dtype=dtype))
     return layers
 
 

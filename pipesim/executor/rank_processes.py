@@ -18,7 +18,8 @@ from pipesim.errors import ExecutionError
 from pipesim.executor.job import Job, RankResult
 
 INSTALL = "pip install '.[torch]' in pipesim's folder"
-_START_S = 25.0
+STALL_S, STARTUP_S = 25.0, 600.0
+"""Longest that no rank finishes an action in a step; and that none gets on while stages are built."""
 _LAST_LINES = 5
 
 
@@ -43,8 +44,8 @@ class RankPool:
     ----------
     num_processes : int
         At least ranks times replicas of every job.
-    stall_timeout_s : float
-        A run in which no rank finishes an action for so long is ended.
+    stall_timeout_s, startup_timeout_s : float
+        See `pipesim.executor.running.execute`.
     threads_per_rank : int
         Threads that one rank computes with.
 
@@ -55,17 +56,21 @@ class RankPool:
     """
 
     def __init__(
-        self, num_processes: int, *, stall_timeout_s: float = 25.0, threads_per_rank: int = 1
+        self,
+        num_processes: int,
+        *,
+        stall_timeout_s: float = STALL_S,
+        startup_timeout_s: float = STARTUP_S,
+        threads_per_rank: int = 1,
     ) -> None:
         require_torch()
         if not hasattr(os, "fork"):
             raise ExecutionError("ranks are forked, which this system cannot do; use torchrun, or Linux")
         self.num_processes = num_processes
-        self._stall_s = stall_timeout_s
         self._ours, theirs = Pipe()
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._log_read = 0
-        numbers = [theirs.fileno(), num_processes, stall_timeout_s, threads_per_rank]
+        numbers = [theirs.fileno(), num_processes, stall_timeout_s, startup_timeout_s, threads_per_rank]
         self._launcher = subprocess.Popen(
             [sys.executable, "-m", "pipesim.executor.launcher", *map(str, numbers)],
             pass_fds=[theirs.fileno()],

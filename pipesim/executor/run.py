@@ -17,6 +17,8 @@ from pipesim.ir.actions import BoolArray, Lowered, Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.reading import read_json
 
+MAX_CONNECTIONS = "cuda_device_max_connections"
+"""Of a run's environment: with 1, as Megatron-LM sets it, receives posted early may hold up computations."""
 Floats = npt.NDArray[np.float64]
 _FORMAT, _VERSION = "pipesim-run", 1
 _SECONDS = 1e-9
@@ -60,6 +62,8 @@ class Run:
         Mean over microbatches and replicas; NaN on the emulated device.
     peak_activation_bytes : array, shape (num_replicas, num_ranks)
         Most bytes held for a backward.
+    peak_memory_bytes : array, shape (num_replicas, num_ranks)
+        Most bytes that tensors of all kinds took on a rank's own GPU; 0 elsewhere.
     deferred_share : array, shape (num_stages,)
         Share of a stage's parameters whose gradient W computes; that of the others falls into I.
     clock_offset_s, clock_bound_s : array, shape (2, processes)
@@ -83,6 +87,7 @@ class Run:
     disturbed: BoolArray
     losses: Floats
     peak_activation_bytes: npt.NDArray[np.int64]
+    peak_memory_bytes: npt.NDArray[np.int64]
     deferred_share: Floats
     clock_offset_s: Floats
     clock_bound_s: Floats
@@ -142,6 +147,7 @@ class Run:
             "disturbed": self.disturbed.tolist(),
             "losses": [None if np.isnan(loss) else loss for loss in self.losses.tolist()],
             "peak_activation_bytes": self.peak_activation_bytes.tolist(),
+            "peak_memory_bytes": self.peak_memory_bytes.tolist(),
             "deferred_share": self.deferred_share.tolist(),
             "clock_offset_s": self.clock_offset_s.tolist(),
             "clock_bound_s": self.clock_bound_s.tolist(),
@@ -184,6 +190,7 @@ def _from_document(document: dict[str, Any]) -> Run:
             raise ValueError(
                 f"columns_ns.{name} has {len(values)} entries, the schedule and steps make {num_rows}"
             )
+    peak_activation_bytes = np.array(document["peak_activation_bytes"], np.int64)
     losses = [np.nan if loss is None else loss for loss in document["losses"]]
     return Run(
         schedule=schedule,
@@ -201,7 +208,8 @@ def _from_document(document: dict[str, Any]) -> Run:
         step_s=np.array(document["step_s"]),
         disturbed=np.array(document["disturbed"], np.bool_),
         losses=np.array(losses, np.float64),
-        peak_activation_bytes=np.array(document["peak_activation_bytes"], np.int64),
+        peak_activation_bytes=peak_activation_bytes,
+        peak_memory_bytes=np.array(document.get("peak_memory_bytes", peak_activation_bytes * 0), np.int64),
         deferred_share=np.array(document["deferred_share"]),
         clock_offset_s=np.array(document["clock_offset_s"]),
         clock_bound_s=np.array(document["clock_bound_s"]),

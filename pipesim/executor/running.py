@@ -7,7 +7,7 @@ import os
 from pipesim.errors import ExecutionError
 from pipesim.executor.assemble import assemble
 from pipesim.executor.job import Job
-from pipesim.executor.rank_processes import RankPool, require_torch
+from pipesim.executor.rank_processes import STALL_S, STARTUP_S, RankPool, require_torch
 from pipesim.executor.run import Run
 from pipesim.executor.workload import EmulatedWorkload, FactoryWorkload, Workload
 from pipesim.ir import lower, validate
@@ -27,7 +27,8 @@ def execute(
     warmup: int = 3,
     record: bool = True,
     threads_per_rank: int = 1,
-    stall_timeout_s: float = 25.0,
+    stall_timeout_s: float = STALL_S,
+    startup_timeout_s: float = STARTUP_S,
     pool: RankPool | None = None,
 ) -> Run | None:
     """Replay a lowered schedule with one process a rank, action by action.
@@ -41,7 +42,8 @@ def execute(
     workload : Workload
         The model, or the times of the emulated device.
     device : {"cpu", "cuda", "emulated"}
-        On GPUs, one a rank, tensors travel by NCCL, else by gloo.
+        On GPUs, one a rank, tensors travel by NCCL, else by gloo. Where this machine has fewer GPUs than
+        ranks, they share one: each is a lane of this process, and tensors are copied.
     num_replicas : int
         Data-parallel replicas of the pipeline, whose gradients are summed.
     num_steps, warmup : int
@@ -52,6 +54,8 @@ def execute(
         Threads a rank computes with on a CPU.
     stall_timeout_s : float
         A run in which no rank finishes an action for so long is ended.
+    startup_timeout_s : float
+        So is one in which no rank gets on for so long while stages are built.
     pool : RankPool, optional
         Processes to use; by default they are started and ended here.
 
@@ -76,17 +80,62 @@ def execute(
         )
     job = Job(schedule, workload, device, num_replicas, num_steps, warmup, record)
     require_torch()
+    if device == "cuda":
+        require_gpus()
     if pool is not None:
         return assemble(job, pool.run(job))
-    if all(name in os.environ for name in _TORCHRUN):
+    if is_under_torchrun():
         from pipesim.executor.torchrun import run_here
 
-        results = run_here(job, timeout_s=stall_timeout_s, threads_per_rank=threads_per_rank)
+        results = run_here(
+            job,
+            timeout_s=stall_timeout_s,
+            startup_timeout_s=startup_timeout_s,
+            threads_per_rank=threads_per_rank,
+        )
         return None if results is None else assemble(job, results)
+    if share_one_gpu(device, job.num_processes):
+        return _run_on_one_gpu(job)
     with RankPool(
-        job.num_processes, stall_timeout_s=stall_timeout_s, threads_per_rank=threads_per_rank
+        job.num_processes,
+        stall_timeout_s=stall_timeout_s,
+        startup_timeout_s=startup_timeout_s,
+        threads_per_rank=threads_per_rank,
     ) as started:
         return assemble(job, started.run(job))
+
+
+def is_under_torchrun() -> bool:
+    """Whether this process is one of several that a launcher started as ranks."""
+    return all(name in os.environ for name in _TORCHRUN)
+
+
+def share_one_gpu(device: str, num_processes: int) -> bool:
+    """Whether ranks would be lanes of one process, as this machine has fewer GPUs than them.
+
+    Raises
+    ------
+    ExecutionError
+        If there is no GPU, or torch cannot use it.
+    """
+    return device == "cuda" and not is_under_torchrun() and require_gpus() < num_processes
+
+
+def require_gpus() -> int:
+    """Count GPUs before any process starts; see `pipesim.executor.gpus.require_gpus`."""
+    from pipesim.executor import gpus
+
+    return gpus.require_gpus()
+
+
+def _run_on_one_gpu(job: Job) -> Run:
+    from pipesim.executor import gpus, lanes
+
+    streams, words = gpus.partitioned_streams(job.schedule.num_ranks)
+    run = assemble(job, lanes.run_in_lanes(job, streams=streams))
+    run.environment["lanes"] = words
+    lanes.refuse_host_bound(run)
+    return run
 
 
 def check(schedule: Lowered, workload: Workload, device: str) -> None:

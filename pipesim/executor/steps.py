@@ -29,7 +29,7 @@ def make_stage(job: Job, model: PipelineModel, index: int, device: torch.device)
     """Build one stage of a job's model on a device."""
     assert not isinstance(job.workload, EmulatedWorkload)
     schedule = job.schedule
-    layers = build_stage(job.workload, model, index, schedule.num_stages)
+    layers = build_stage(job.workload, model, index, schedule.num_stages, device)
     sizes = split_layers(len(model.layers), schedule.num_stages, job.workload.split)
     crossing = stage_skips(model.skips, sizes)
     if schedule.skips != tuple((skip.source, skip.target) for skip in crossing):
@@ -43,9 +43,7 @@ def make_stage(job: Job, model: PipelineModel, index: int, device: torch.device)
     return Stage(
         index,
         schedule.num_stages,
-        StageModule(layers, sliced=schedule.num_slices > 1, first=first, taken=inside, needed=needed).to(
-            device
-        ),
+        StageModule(layers, sliced=schedule.num_slices > 1, first=first, taken=inside, needed=needed),
         model,
         skips=dict(enumerate(crossing)),
         num_slices=schedule.num_slices,
@@ -84,6 +82,7 @@ class Steps:
         self.losses: list[float] = []
         self.gradients: dict[str, Any] = {}
         self.peak_activation_bytes = 0
+        self.peak_memory_bytes = 0
         self._metered_step = max(0, job.warmup - 1)
 
     def prepare(self, step: int, device: torch.device) -> None:
@@ -148,6 +147,7 @@ class Steps:
             losses=np.array(self.losses),
             row_bytes=row_bytes,
             peak_activation_bytes=self.peak_activation_bytes,
+            peak_memory_bytes=self.peak_memory_bytes,
             deferred_share={index: deferred_share(stage.module) for index, stage in self.all_stages.items()},
             clock_offset_ns=(before.offset_ns, after.offset_ns),
             clock_bound_ns=(before.bound_ns, after.bound_ns),

@@ -27,8 +27,12 @@ _runs = itertools.count()
 """Runs of this process, so that one finds nothing of another in a store that outlives them."""
 
 
-def run_here(job: Job, *, timeout_s: float, threads_per_rank: int) -> Sequence[RankResult] | None:
+def run_here(
+    job: Job, *, timeout_s: float, startup_timeout_s: float, threads_per_rank: int
+) -> Sequence[RankResult] | None:
     """Run this process's rank; process 0 gives the results of all, the others None.
+
+    `timeout_s` is for transfers and collectives of a step, `startup_timeout_s` for all before and after.
 
     Raises
     ------
@@ -46,17 +50,34 @@ def run_here(job: Job, *, timeout_s: float, threads_per_rank: int) -> Sequence[R
     if on_one_node:
         stay_on_this_machine(os.environ)
     torch.set_num_threads(threads_per_rank)
-    store = _meet(job, process, num_processes, timeout_s, on_one_node=on_one_node)
+    store = _meet(job, process, num_processes, startup_timeout_s, on_one_node=on_one_node)
     board = _join(job, store, process, num_processes, token)
-    connect(store, process, num_processes, timeout_s=timeout_s, cuda=job.device == "cuda")
+    connect(store, process, num_processes, timeout_s=startup_timeout_s, cuda=job.device == "cuda")
+    worker = Worker(
+        process,
+        num_processes,
+        board,
+        lambda step, row: None,
+        local_index=local_index(os.environ, process),
+        timeout_s=timeout_s,
+    )
     try:
-        local_index = int(os.environ.get("LOCAL_RANK", process))
-        worker = Worker(process, num_processes, board, lambda step, row: None, local_index=local_index)
         result = worker.run(job)
         assert result is not None
-        return _gather(result, job, board)
-    finally:
-        dist.destroy_process_group()
+        gathered = _gather(result, job, board)
+    except BaseException:
+        if job.device == "cuda":
+            worker.abort()
+        else:
+            dist.destroy_process_group()
+        raise
+    dist.destroy_process_group()
+    return gathered
+
+
+def local_index(environment: Mapping[str, str], process: int) -> int:
+    """Read the number of a process among those of its machine, from torchrun or SLURM."""
+    return int(environment.get("LOCAL_RANK", environment.get("SLURM_LOCALID", process)))
 
 
 def is_on_one_node(environment: Mapping[str, str]) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -9,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipesim.executor.stage import Boundary
+from pipesim.executor.streams import Stream
 
 
 class Transport(Protocol):
@@ -40,19 +44,22 @@ class GlooTransport:
     ----------
     first_process : int
         Process of rank 0 of this replica; rank r is process `first_process` + r.
+    group : process group
+        Of all ranks of all replicas; None for one rank alone.
     """
 
     matches_by_number = True
 
-    def __init__(self, first_process: int) -> None:
+    def __init__(self, first_process: int, group: Any) -> None:
         self._first = first_process
+        self._group = group
         self._expected: dict[int, tuple[Any, Tensor]] = {}
         self._sent: list[tuple[Any, Tensor]] = []
 
     def receive(self, message: int, peer: int, boundary: Boundary) -> None:
         """Post the receive."""
         tensor = torch.empty(boundary.shape, dtype=boundary.dtype)
-        self._expected[message] = dist.irecv(tensor, self._first + peer, tag=message), tensor
+        self._expected[message] = dist.irecv(tensor, self._first + peer, self._group, tag=message), tensor
 
     def wait(self, message: int) -> Tensor:
         """Block until the message is there."""
@@ -63,7 +70,8 @@ class GlooTransport:
     def send(self, message: int, peer: int, tensor: Tensor) -> None:
         """Start the send and keep the tensor."""
         tensor = tensor.contiguous()
-        self._sent.append((dist.isend(tensor, self._first + peer, tag=message), tensor))
+        work = dist.isend(tensor, self._first + peer, self._group, tag=message)
+        self._sent.append((work, tensor))
 
     def flush(self) -> None:
         """Wait for all sends of the step."""
@@ -72,79 +80,96 @@ class GlooTransport:
         self._sent.clear()
 
 
-class NcclTransport:
-    """Between GPUs, on one communicator; NCCL has no tags and matches by order.
+class OrderedTransport:
+    """Matches messages by their order, as NCCL must, which has no tags; between GPUs, or CPUs for comparison.
 
-    The lowered schedule puts a receive where its peer stands when it sends, so both sides list the transfers
-    of a pair in one order, and all ranks' lists follow one order of all transfers: they cannot wait for each
-    other in a ring, however large the messages are. Receives are posted from a stream of their own, or they
-    would wait for the computations that were queued before them.
+    Torch gives each pair of ranks in a group a communicator and a stream of its own, as long as calls are not
+    batched and the group was not made for one device. Transfers there wait for each other, so messages to
+    higher ranks and to lower ranks go by two groups: each queue then holds what one rank sends to one other.
+    The lowered schedule lists a receive where its peer stands when it sends, so both ends of a queue list the
+    same messages in the same order, that of their producers, and none waits for one that is made later.
+    Receives are posted from a stream of their own, or they would wait for computations queued before them.
 
     Parameters
     ----------
     first_process : int
-        Process of rank 0 of this replica.
+        Process of rank 0 of this replica; rank r is process `first_process` + r.
+    rank : int
+        This one.
     device : torch.device
-        This rank's GPU.
-    group : process group
-        All ranks of all replicas, over NCCL.
+        Where tensors are.
+    groups : tuple of process groups
+        Of all ranks of all replicas: for messages to a higher rank, and to a lower one.
     """
 
     matches_by_number = False
 
-    def __init__(self, first_process: int, device: torch.device, group: Any) -> None:
+    def __init__(self, first_process: int, rank: int, device: torch.device, groups: tuple[Any, Any]) -> None:
         self._first = first_process
-        self._group = group
+        self._rank = rank
+        self._groups = groups
         self._device = device
-        self._compute = torch.cuda.current_stream(device)
-        self._side = torch.cuda.Stream(device)
-        self._expected: dict[int, tuple[list[Any], Tensor]] = {}
-        self._sent: list[tuple[list[Any], Tensor]] = []
+        self._side: Any = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._expected: dict[int, tuple[Any, Tensor]] = {}
+        self._sent: deque[tuple[Any, Tensor]] = deque()
+
+    def _group(self, sender: int, receiver: int) -> Any:
+        return self._groups[sender > receiver]
+
+    def warm_up(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Let each pair of ranks form its communicators, before anything is timed.
+
+        All ranks go through all pairs in one order: forming a communicator holds both of them up.
+        """
+        for sender, receiver in sorted(pairs, key=lambda pair: (sorted(pair), pair)):
+            token = torch.zeros(1, device=self._device)
+            if self._rank == sender:
+                dist.send(token, self._first + receiver, group=self._group(sender, receiver))
+            elif self._rank == receiver:
+                dist.recv(token, self._first + sender, group=self._group(sender, receiver))
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def receive(self, message: int, peer: int, boundary: Boundary) -> None:
         """Queue the receive."""
-        with torch.cuda.stream(self._side):
+        with torch.cuda.stream(self._side) if self._side is not None else nullcontext():
             tensor = torch.empty(boundary.shape, dtype=boundary.dtype, device=self._device)
-            works = dist.batch_isend_irecv([dist.P2POp(dist.irecv, tensor, self._first + peer, self._group)])
-        tensor.record_stream(self._compute)
-        self._expected[message] = works, tensor
+            work = dist.irecv(tensor, self._first + peer, group=self._group(peer, self._rank))
+        if self._side is not None:
+            tensor.record_stream(torch.cuda.current_stream(self._device))
+        self._expected[message] = work, tensor
 
     def wait(self, message: int) -> Tensor:
-        """Let the compute stream wait for the message."""
-        works, tensor = self._expected.pop(message)
-        for work in works:
-            work.wait()
+        """Let the compute stream (on a CPU: the rank) wait for the message."""
+        work, tensor = self._expected.pop(message)
+        work.wait()
         return tensor
 
     def send(self, message: int, peer: int, tensor: Tensor) -> None:
-        """Queue the send behind the computation that made the tensor."""
+        """Queue the send behind the computation that made the tensor, and let go of those that are gone."""
+        while self._sent and self._sent[0][0].is_completed():
+            self._sent.popleft()
         tensor = tensor.contiguous()
-        works = dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, self._first + peer, self._group)])
-        self._sent.append((works, tensor))
+        work = dist.isend(tensor, self._first + peer, group=self._group(self._rank, peer))
+        self._sent.append((work, tensor))
 
     def flush(self) -> None:
         """Let the compute stream wait for all sends of the step, then let their tensors go."""
-        for works, _ in self._sent:
-            for work in works:
-                work.wait()
-        self._sent.clear()
+        while self._sent:
+            self._sent.popleft()[0].wait()
 
 
 class LocalTransport:
     """Between lanes of one process, which share this object: the wire is a copy.
 
-    On a GPU the copy runs on the sender's stream and the receiver's stream waits for an event behind it.
-
-    Parameters
-    ----------
-    on_gpu : bool
-        Whether lanes are streams.
+    Where lanes are streams the copy runs on the sender's, and the receiver's waits for a mark behind it.
     """
 
     matches_by_number = True
 
-    def __init__(self, *, on_gpu: bool = False) -> None:
-        self._on_gpu = on_gpu
+    def __init__(self) -> None:
+        self.stream: Stream | None = None
+        """Of the lane whose turn it is; None on a CPU."""
         self._there: dict[int, tuple[Tensor, Any]] = {}
 
     def receive(self, message: int, peer: int, boundary: Boundary) -> None:
@@ -156,17 +181,16 @@ class LocalTransport:
 
     def wait(self, message: int) -> Tensor:
         """Give the message."""
-        tensor, event = self._there.pop(message)
-        if event is not None:
-            torch.cuda.current_stream().wait_event(event)
-            tensor.record_stream(torch.cuda.current_stream())
+        tensor, mark = self._there.pop(message)
+        if self.stream is not None:
+            self.stream.wait_for(mark)
+            self.stream.keep(tensor)
         return tensor
 
     def send(self, message: int, peer: int, tensor: Tensor) -> None:
         """Copy the tensor."""
         copy = tensor.clone()
-        event = torch.cuda.current_stream().record_event() if self._on_gpu else None
-        self._there[message] = copy, event
+        self._there[message] = copy, None if self.stream is None else self.stream.mark()
 
     def flush(self) -> None:
         """Nothing is under way."""

@@ -58,6 +58,7 @@ def pack_result(result: RankResult) -> tuple[dict[str, Any], bytearray]:
     document = {
         "process": result.process,
         "peak_activation_bytes": result.peak_activation_bytes,
+        "peak_memory_bytes": result.peak_memory_bytes,
         "deferred_share": list(result.deferred_share.items()),
         **{name: list(getattr(result, name)) for name in _PAIRS},
         "environment": result.environment,
@@ -106,6 +107,7 @@ def unpack_result(document: Any, body: bytes | memoryview) -> RankResult:
         return RankResult(
             process=int(document["process"]),
             peak_activation_bytes=int(document["peak_activation_bytes"]),
+            peak_memory_bytes=int(document["peak_memory_bytes"]),
             deferred_share={int(stage): float(share) for stage, share in document["deferred_share"]},
             environment={str(name): str(fact) for name, fact in document["environment"].items()},
             **fields,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,11 +13,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from pipesim.errors import ExecutionError, PipesimError
+from pipesim.errors import PipesimError
 from pipesim.executor.board import Board
 from pipesim.executor.clock_offset import ClockReading, host_name, read_clock
-from pipesim.executor.device import CpuDevice, CudaDevice, Device, EmulatedDevice, UntimedDevice
+from pipesim.executor.device import CpuDevice, Device, EmulatedDevice, UntimedDevice
 from pipesim.executor.environment import environment
+from pipesim.executor.gpus import choose_gpu, refuse_shared
 from pipesim.executor.gradient_sums import ProcessCollectives
 from pipesim.executor.instructions import RankProgram, plan, post_receives_early
 from pipesim.executor.job import BETWEEN_STEPS, BUILDING, Job, RankError, RankResult
@@ -24,9 +26,12 @@ from pipesim.executor.models import build_model, sample
 from pipesim.executor.rank import RankExecutor
 from pipesim.executor.stage import AnyStage, Boundary, EmulatedStage, Stage, probe
 from pipesim.executor.steps import Steps, make_stage, row_bytes
-from pipesim.executor.transport import GlooTransport, NcclTransport, Transport
+from pipesim.executor.stream_device import StreamDevice
+from pipesim.executor.streams import CudaStream
+from pipesim.executor.transport import GlooTransport, OrderedTransport, Transport
 from pipesim.executor.wire import boundaries_from_json, boundaries_to_json
 from pipesim.executor.workload import EmulatedWorkload
+from pipesim.ir.actions import SENDS
 
 Progress = Callable[[int, int], None]
 """Told the step and the row that a rank is at."""
@@ -45,16 +50,26 @@ class Worker:
         Told where this rank stands.
     local_index : int
         Number among the processes of this machine: which GPU is its own.
+    timeout_s : float
+        After which a transfer or collective of a step that nobody joins fails.
     """
 
     def __init__(
-        self, process: int, num_processes: int, board: Board, progress: Progress, *, local_index: int
+        self,
+        process: int,
+        num_processes: int,
+        board: Board,
+        progress: Progress,
+        *,
+        local_index: int,
+        timeout_s: float,
     ) -> None:
         self.process = process
         self.num_processes = num_processes
         self.board = board
         self.progress = progress
         self.local_index = local_index
+        self._timeout = timedelta(seconds=timeout_s)
         self._groups: dict[tuple[str | int, ...], Any] = {}
         self._same_host: dict[int, bool] = {}
         self._num_jobs = 0
@@ -95,22 +110,28 @@ class Worker:
         on_piece: Callable[[], None],
     ) -> RankResult | None:
         programs = plan(job.schedule)
-        reductions, everybody, meeting = self._form_groups(job, programs)
+        if job.device == "cuda":
+            self._take_gpu(job)
+        groups = self._form_groups(job, programs)
         if self.process >= job.num_processes:
             return None
         replica, rank = job.place(self.process)
         program = programs[rank]
-        device = _device(job, rank, self.local_index)
-        transport = self._transport(job, replica, device, meeting)
+        device = self._device(job, rank)
+        transport = self._transport(job, replica, rank, device, groups)
         if transport.matches_by_number:
             program = post_receives_early(program, job.receives_ahead)
         stages, boundaries, skip_boundaries = self._stages(job, program, device.torch_device)
         parameters = [p for stage in stages.values() for p in stage.module.parameters() if p.requires_grad]
         model = None if isinstance(job.workload, EmulatedWorkload) else build_model(job.workload)
         emulated = job.workload.gradient_bytes if isinstance(job.workload, EmulatedWorkload) else None
-        collectives = ProcessCollectives(reductions, meeting, device.torch_device, emulated, on_piece)
-        # NCCL forms its communicator at the first call, which all must make together.
-        collectives.meet()
+        collectives = ProcessCollectives(
+            groups.reductions, groups.meeting, device.torch_device, emulated, on_piece
+        )
+        self._wait_until_all_are_built(job)
+        collectives.warm_up()
+        if isinstance(transport, OrderedTransport):
+            transport.warm_up(_pairs(programs))
         steps = Steps(job, replica, stages, model)
         executor = RankExecutor(
             program,
@@ -124,31 +145,31 @@ class Worker:
             on_row=on_row,
             before_optimizer=steps.keep_gradients if job.keep_state else None,
         )
+        everybody = groups.everybody
         before = self._read_clock(job, everybody)
         for step in range(job.warmup + job.num_steps):
             on_step(step)
             steps.prepare(step, device.torch_device)
+            device.begin_step()
             if everybody is not None:
                 dist.barrier(group=everybody)
-            device.begin_step()
             begin = time.perf_counter()
             executor.run_step()
             columns, disturbed = device.end_step()
             steps.finish(step, time.perf_counter() - begin, columns, disturbed)
         on_row(BETWEEN_STEPS)
+        if job.device == "cuda":
+            steps.peak_memory_bytes = torch.cuda.max_memory_allocated()
         after = self._read_clock(job, everybody)
         return steps.result(
             self.process,
             row_bytes(program, boundaries, skip_boundaries, stages, emulated),
-            environment(job.device, self.local_index),
-            clocks=(before, after),
+            environment(job.device, device.torch_device.index or 0),
+            clocks=(_with_bound(before, device), _with_bound(after, device)),
         )
 
-    def _form_groups(self, job: Job, programs: list[RankProgram]) -> tuple[dict[int, Any], Any, Any]:
-        """Form a group for each stage that has copies, and of all (on the host, and on the devices).
-
-        Everybody calls this in one order.
-        """
+    def _form_groups(self, job: Job, programs: list[RankProgram]) -> _Groups:
+        """Form the groups of a job; everybody calls this in one order."""
         backend = "nccl" if job.device == "cuda" else "gloo"
         reductions = {}
         for stage in range(job.schedule.num_stages):
@@ -160,21 +181,63 @@ class Worker:
             )
             reductions[stage] = self._group(holders, backend)
         everybody = tuple(range(job.num_processes))
-        return reductions, self._group(everybody, "gloo"), self._group(everybody, backend)
+        directions = None
+        if job.by_order or job.device == "cuda":
+            up, down = (self._group(everybody, backend, f"messages {way}") for way in ("up", "down"))
+            directions = up, down
+        return _Groups(
+            reductions, self._group(everybody, "gloo"), self._group(everybody, backend), directions
+        )
 
-    def _group(self, members: tuple[int, ...], backend: str) -> Any:
+    def _group(self, members: tuple[int, ...], backend: str, use: str = "") -> Any:
         if len(members) == 1:
             return None
-        key: tuple[str | int, ...] = (backend, *members)
+        key: tuple[str | int, ...] = (backend, use, *members)
         if key not in self._groups:
-            self._groups[key] = dist.new_group(list(members), backend=backend)
+            self._groups[key] = dist.new_group(list(members), backend=backend, timeout=self._timeout)
         return self._groups[key]
 
-    def _transport(self, job: Job, replica: int, device: Device, meeting: Any) -> Transport:
-        first = replica * job.schedule.num_ranks
+    def abort(self) -> None:
+        """End what is under way between GPUs: destroying groups would wait for it."""
+        for group in (*self._groups.values(), dist.group.WORLD):
+            if group is not None and group is not dist.GroupMember.NON_GROUP_MEMBER:
+                group.abort()
+
+    def _take_gpu(self, job: Job) -> None:
+        """Make this process's GPU the current one, before anything is formed on it."""
+        if self.process >= job.num_processes:
+            return
+        index = choose_gpu(self.local_index, torch.cuda.device_count())
+        torch.cuda.set_device(index)
+        mine = f"{host_name()} {torch.cuda.get_device_properties(index).uuid}"
+        refuse_shared(self._told_by_all(job, "gpu", mine))
+
+    def _told_by_all(self, job: Job, name: str, mine: Any) -> list[Any]:
+        """Tell all processes of a job something, and hear it from each."""
+        name = f"job {self._num_jobs} {name}"
+        self.board.put(f"{name} of {self.process}", mine)
+        return [self.board.get(f"{name} of {process}") for process in range(job.num_processes)]
+
+    def _wait_until_all_are_built(self, job: Job) -> None:
+        """Weights may take minutes, for which the time-out of steps is too short."""
+        if job.num_processes > 1:
+            self._told_by_all(job, "built", True)
+
+    def _device(self, job: Job, rank: int) -> Device:
+        rows = job.schedule.rows_of(rank)
+        num_rows = rows.stop - rows.start
+        if isinstance(job.workload, EmulatedWorkload):
+            return EmulatedDevice(job.workload.row_s[rows], max(job.workload.boundary_bytes))
         if job.device == "cuda":
-            return NcclTransport(first, device.torch_device, meeting)
-        return GlooTransport(first)
+            gpu = torch.device("cuda", torch.cuda.current_device())
+            return StreamDevice(num_rows, CudaStream(torch.cuda.current_stream(gpu), gpu))
+        return CpuDevice(num_rows) if job.record else UntimedDevice(num_rows)
+
+    def _transport(self, job: Job, replica: int, rank: int, device: Device, groups: _Groups) -> Transport:
+        first = replica * job.schedule.num_ranks
+        if groups.directions is not None:
+            return OrderedTransport(first, rank, device.torch_device, groups.directions)
+        return GlooTransport(first, groups.everybody)
 
     def _stages(
         self, job: Job, program: RankProgram, device: torch.device
@@ -239,20 +302,27 @@ class Worker:
         return read_clock(self.process, job.num_processes, everybody)
 
 
-def _device(job: Job, rank: int, local_index: int) -> Device:
-    rows = job.schedule.rows_of(rank)
-    num_rows = rows.stop - rows.start
-    if isinstance(job.workload, EmulatedWorkload):
-        return EmulatedDevice(job.workload.row_s[rows], max(job.workload.boundary_bytes))
-    if job.device == "cuda":
-        if local_index >= torch.cuda.device_count():
-            raise ExecutionError(
-                f"needs GPU {local_index}, this machine has {torch.cuda.device_count()}; "
-                f"one GPU a rank is needed"
-            )
-        torch.cuda.set_device(local_index)
-        return CudaDevice(num_rows, local_index)
-    return CpuDevice(num_rows) if job.record else UntimedDevice(num_rows)
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """Those who hold a copy of each stage; all, on the host and on the devices; and for ordered messages."""
+
+    reductions: dict[int, Any]
+    everybody: Any
+    meeting: Any
+    directions: tuple[Any, Any] | None
+
+
+def _pairs(programs: list[RankProgram]) -> set[tuple[int, int]]:
+    """Sender and receiver of every message."""
+    sends = [
+        (program.rank, unit[0].peer) for program in programs for unit in program.units if unit[0].op in SENDS
+    ]
+    return set(sends)
+
+
+def _with_bound(reading: ClockReading, device: Device) -> ClockReading:
+    """Add how far the device's own clock may be off the host's."""
+    return replace(reading, bound_ns=reading.bound_ns + getattr(device, "clock_bound_ns", 0))
 
 
 def connect(store: Any, process: int, num_processes: int, *, timeout_s: float, cuda: bool) -> None:

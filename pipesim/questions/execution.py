@@ -25,13 +25,14 @@ from pipesim.executor import (
     workload_from_scenario,
 )
 from pipesim.executor.expected import expected_run_s, in_words
+from pipesim.executor.rank_processes import STALL_S, STARTUP_S
 from pipesim.executor.running import check_device
 from pipesim.ir import lower
 from pipesim.ir.actions import Lowered, Schedule
 from pipesim.ir.shape import MAX_ACTIONS
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import StepMetrics, measure
-from pipesim.prediction import schedule_of
+from pipesim.prediction import predict, schedule_of
 from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.scenario.resolved import DirectCosts
 
@@ -55,11 +56,14 @@ class Execution:
         What was measured.
     steps : tuple of StepMetrics
         Of the first replica: the undisturbed steps, or all where every step was disturbed.
+    predicted_peak_memory_bytes : tuple of float or None
+        By rank, what the scenario's own prediction says its device needs; None where it does not.
     """
 
     scenario: ResolvedScenario
     run: Run
     steps: tuple[StepMetrics, ...]
+    predicted_peak_memory_bytes: tuple[float | None, ...]
 
     @property
     def step_time_s(self) -> float:
@@ -125,6 +129,10 @@ class Execution:
         counted = self.run.undisturbed_steps or range(self.run.num_steps)
         return float(np.median([by_step[step] for step in counted]))
 
+    def peak_memory_bytes(self, rank: int) -> int | None:
+        """Most bytes that a rank's tensors took on its own GPU; None elsewhere."""
+        return int(self.run.peak_memory_bytes[:, rank].max()) or None
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON: medians over the steps that count."""
         run, first = self.run, self.steps[0]
@@ -149,6 +157,8 @@ class Execution:
                     "idle_s": float(median(step.ranks[rank].idle_s for step in self.steps)),
                     "wait_s": self.wait_s(rank),
                     "peak_activation_bytes": int(run.peak_activation_bytes[:, rank].max()),
+                    "peak_memory_bytes": self.peak_memory_bytes(rank),
+                    "predicted_peak_memory_bytes": self.predicted_peak_memory_bytes[rank],
                 }
                 for rank in range(first.num_ranks)
             ],
@@ -165,6 +175,8 @@ def execute_scenario(
     num_steps: int = 10,
     warmup: int = 3,
     threads_per_rank: int = 1,
+    stall_timeout_s: float = STALL_S,
+    startup_timeout_s: float = STARTUP_S,
     pool: RankPool | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Execution | None:
@@ -181,6 +193,8 @@ def execute_scenario(
     num_replicas : int, optional
         Data-parallel replicas; by default the scenario's.
     num_steps, warmup, threads_per_rank : int
+        See `pipesim.executor.running`.
+    stall_timeout_s, startup_timeout_s : float
         See `pipesim.executor.running`.
     pool : RankPool, optional
         Processes to use for several runs; by default they are started and ended here.
@@ -215,13 +229,24 @@ def execute_scenario(
         num_steps=num_steps,
         warmup=warmup,
         threads_per_rank=threads_per_rank,
+        stall_timeout_s=stall_timeout_s,
+        startup_timeout_s=startup_timeout_s,
         pool=pool,
     )
     if run is None:
         return None
     compute, costs = schedule.schedule, _no_costs(schedule.schedule)
     counted = run.undisturbed_steps or range(num_steps)
-    return Execution(scenario, run, tuple(measure(run.step(step), compute, costs) for step in counted))
+    measured = tuple(measure(run.step(step), compute, costs) for step in counted)
+    return Execution(scenario, run, measured, _predicted_memory(scenario, run, model))
+
+
+def _predicted_memory(scenario: ResolvedScenario, run: Run, model: str | None) -> tuple[float | None, ...]:
+    """Peak of each rank where GPUs ran the scenario's own model, in its precision."""
+    num_ranks = run.schedule.num_ranks
+    if run.device != "cuda" or model is not None or scenario.costs is not None:
+        return (None,) * num_ranks
+    return tuple(rank.peak_memory_bytes for rank in predict(scenario).metrics.ranks)
 
 
 def check_runnable(scenario: ResolvedScenario, device: str) -> None:

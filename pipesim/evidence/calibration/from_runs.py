@@ -15,10 +15,12 @@ from pipesim.executor import Run
 from pipesim.ir import NONE, dependencies
 from pipesim.ir.actions import SENDS, Lowered, Op
 
-_SURELY_WAITING_S = 200e-6
-"""A receiver that has waited for so long when its message's producer ends is there to see it arrive, and has
-waited for longer than the executor takes for a message that was there already."""
-_FOUND_THERE_S = 200e-6
+_WAITING_S = 200e-6
+"""Between CPUs: a receiver that has waited for so long when its message's producer ends is there to see it
+arrive, and has waited for longer than gloo takes to hand over a message that was there already."""
+_WAITING_SHARE = 0.02
+"""On a GPU, where a stream finds out at once whether a message is there: the same as a share of the shortest
+computation, of which the time of the two marks around a wait is a small part."""
 
 Rows = npt.NDArray[np.intp]
 Key = TypeVar("Key", bound=Hashable)
@@ -111,6 +113,7 @@ class _Collector:
         self._sends = np.flatnonzero(np.isin(schedule.op, SENDS))
         self._producer, self._consumer = _single_messages(schedule, paired)
         self._before, self._after = _neighbours(schedule)
+        self._waiting_s = _least_wait_s(run)
 
     def add(self, rows: slice) -> None:
         """Take one step of one replica."""
@@ -126,7 +129,7 @@ class _Collector:
             self.pair_s[int(schedule.stage[forward])].append(end[row : row + 1] - start[row : row + 1])
         self.send_calls.append(np.stack([nbytes[self._sends], own[self._sends]], axis=1))
         producer, consumer = self._producer, self._consumer
-        seen = wait_start[consumer] <= end[producer] - _SURELY_WAITING_S
+        seen = wait_start[consumer] <= end[producer] - self._waiting_s
         boundary = np.minimum(schedule.stage[producer], schedule.stage[consumer])
         size = _Bytes(run).boundary[boundary]
         self.messages.append(np.stack([size, start[consumer] - end[producer]], axis=1)[seen])
@@ -135,7 +138,7 @@ class _Collector:
         calls = np.concatenate([[0.0], np.cumsum(np.where(holds, own, 0.0))])
         before, after = self._before, self._after
         between = start[after] - end[before] - (calls[after] - calls[before])
-        self.gaps.append(between[waited[after] < _FOUND_THERE_S])
+        self.gaps.append(between[waited[after] < self._waiting_s])
 
     def add_step_end(self, step: int) -> None:
         """Take what ends a step, over all replicas."""
@@ -156,6 +159,14 @@ class _Collector:
             self.meetings.append(float(np.median(met[:, optimizer] - came[:, optimizer].max())))
         for row in optimizer.tolist():
             self.optimizer_s[int(schedule.rank[row])].append(end[:, row] - start[:, row])
+
+
+def _least_wait_s(run: Run) -> float:
+    """Shortest wait that is one."""
+    own = run.own_s[run.timeline.compute]
+    if run.device != "cuda" or not (own > 0).any():
+        return _WAITING_S
+    return min(_WAITING_S, _WAITING_SHARE * float(np.percentile(own[own > 0], 10)))
 
 
 def _boundary_of_sends(schedule: Lowered) -> npt.NDArray[np.int32]:

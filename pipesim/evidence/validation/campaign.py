@@ -15,6 +15,8 @@ from pipesim.evidence.calibration.fit import MeasuredCosts
 from pipesim.evidence.validation.runner import Runner
 from pipesim.evidence.validation.validation_row import ValidationRow, label
 from pipesim.executor import RankPool
+from pipesim.executor.rank_processes import STALL_S, STARTUP_S
+from pipesim.executor.running import share_one_gpu
 from pipesim.questions.compare import Skipped, chunk_counts
 from pipesim.questions.execution import check_room, check_runnable
 from pipesim.scenario import ResolvedScenario, need_scenario
@@ -120,6 +122,8 @@ def validate(
     num_steps: int = 10,
     warmup: int = 3,
     threads_per_rank: int = 1,
+    stall_timeout_s: float = STALL_S,
+    startup_timeout_s: float = STARTUP_S,
     retries: int = 2,
     pool: RankPool | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -147,6 +151,8 @@ def validate(
         In place of the scenario's transformer: ``cnn``, or ``module:factory``.
     num_steps, warmup, threads_per_rank : int
         See `pipesim.executor.running`.
+    stall_timeout_s, startup_timeout_s : float
+        See `pipesim.executor.running`.
     retries : int
         How often a run with fewer than three undisturbed steps is repeated.
     pool, progress : RankPool, optional; Callable
@@ -162,9 +168,16 @@ def validate(
     check_room(scenario, device, model, num_replicas=scenario.parallel.data, num_steps=num_steps)
     asked = _asked(scenario, schedules, chunks, microbatches)
     with ExitStack() as stack:
-        if pool is None:
-            num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
-            pool = stack.enter_context(RankPool(num_processes, threads_per_rank=threads_per_rank))
+        num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
+        if pool is None and not share_one_gpu(device, num_processes):
+            pool = stack.enter_context(
+                RankPool(
+                    num_processes,
+                    stall_timeout_s=stall_timeout_s,
+                    startup_timeout_s=startup_timeout_s,
+                    threads_per_rank=threads_per_rank,
+                )
+            )
         runner = Runner(scenario, device, model, num_steps, warmup, retries, pool, progress)
         base = calibrate_on, scenario.batch.num_microbatches
         runner.calibrate_on(

@@ -47,7 +47,7 @@ class Runner:
         num_steps: int,
         warmup: int,
         retries: int,
-        pool: RankPool,
+        pool: RankPool | None,
         progress: Callable[[str], None],
     ) -> None:
         self.scenario = scenario
