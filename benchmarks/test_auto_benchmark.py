@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 
 from pipesim.schedules import Shape
-from pipesim.schedules.auto import search
+from pipesim.schedules.auto import _placements, search
 from pipesim.search.local_search import Search
 from pipesim.search.lower_bound import lower_bound_s
+from pipesim.search.memory_limit import memory_limit
+from pipesim.search.problem import Problem
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import test_auto
 import test_auto_kernels
 from helpers import costs_of
+from mixed_costs import mixed_case
 from solver_oracle import solve
 
 OPTIMUM_BUDGET = 20_000_000_000
@@ -105,3 +108,31 @@ def test_auto_reaches_every_proven_optimum_of_60_small_shapes(benchmark: Any, fi
     benchmark.extra_info |= {"proven": len(found), "budget": OPTIMUM_BUDGET, "missed": missed}
     assert len(found) >= 50
     assert not missed
+
+
+def test_no_slower_than_all_split_or_none_on_200_costs_whose_split_costs_more(benchmark: Any) -> None:
+    """I and W take 1.0 to 1.4 times B; each of the two searches beside it gets the same budget."""
+
+    def gains() -> list[float]:
+        found = []
+        for seed in range(2000, 2200):
+            shape, costs = mixed_case(seed, budget=2_000_000)
+            least = np.inf
+            placements = _placements(shape)
+            for rank_of in placements.values():
+                memory = memory_limit(shape, costs, rank_of)
+                problem = Problem.of(rank_of, shape.num_microbatches, costs, memory)
+                for one in (problem, problem.unsplit()):
+                    rng = np.random.default_rng(0)
+                    least = min(least, Search(one, 2_000_000 // len(placements), rng).run().makespan_s)
+            found.append(least / search(shape, costs).makespan_s - 1)
+        return found
+
+    found = benchmark.pedantic(gains, rounds=1)
+    benchmark.extra_info |= {
+        "least_gain": min(found),
+        "mean_gain": float(np.mean(found)),
+        "largest_gain": max(found),
+        "num_faster": sum(gain > 1e-9 for gain in found),
+    }
+    assert min(found) >= -1e-9

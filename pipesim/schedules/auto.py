@@ -1,7 +1,8 @@
 """Our own schedule: an order found for the stages' real times, a placement and a memory limit.
 
 List scheduling and local search over orders, started also from every named schedule that fits the limit,
-hence never later than any of them; a proven lower bound tells how far from the optimum it can be.
+hence never later than any of them. Where a stage's I and W together take longer than its B, each backward is
+split only if that gains something. A proven lower bound tells how far from the optimum it can be.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from pipesim.errors import InfeasibleError
 from pipesim.ir.actions import Action, Schedule
 from pipesim.schedules._named import NamedSchedule, fits, named_schedules, placement_of
 from pipesim.schedules.registry import Orders, Rule, Shape, schedule
-from pipesim.search.local_search import Search
 from pipesim.search.lower_bound import lower_bound_s
 from pipesim.search.memory_limit import is_limit, memory_limit
-from pipesim.search.problem import Problem, Word
+from pipesim.search.problem import Problem
+from pipesim.search.whole_backwards import Mixture, search_mixtures
 from pipesim.timing.longest_path import PreparedSchedule
 
 DEFAULT_BUDGET = 100_000_000
@@ -91,32 +92,31 @@ def search(shape: Shape, costs: CostTable) -> AutoResult:
     results = []
     for placement, problem in problems.items():
         mine = [n for n in named if n.rank_of == tuple(problem.rank_of) and fits(n.schedule, problem.memory)]
-        found = Search(problem, budget // len(problems), rng).run(problem.word(n.schedule) for n in mine)
-        word, bound = found.word, lower_bound_s(problem)
-        results.append(_result(placement, problem, word, bound, mine, costs))
+        words = [problem.word(n.schedule) for n in mine]
+        found = search_mixtures(problem, budget // len(problems), rng, words)
+        results.append(_result(placement, problem, found, mine, costs))
     return _best(results)
 
 
 def _result(
     placement: str,
     problem: Problem,
-    word: Word,
-    bound: float,
+    found: Mixture,
     named: list[NamedSchedule],
     costs: CostTable,
 ) -> AutoResult:
-    orders = tuple(problem.orders(word))
+    orders = tuple(problem.orders(found.word, found.whole))
     prepared = PreparedSchedule.of(Schedule.from_orders("auto", orders))
     makespan = float(prepared.evaluate_costs(costs).makespan)
     best = min(named, key=lambda n: n.makespan_s, default=None)
-    # A full B may be shorter than I and W, and a pair shorter than its parts: then the named order stands.
+    # A pair may be shorter than its parts: then the named order stands.
     if best is not None and best.makespan_s < makespan:
         orders = tuple(best.schedule.actions_of(rank) for rank in range(problem.num_ranks))
         makespan = best.makespan_s
     return AutoResult(
         orders=orders,
         makespan_s=makespan,
-        lower_bound_s=min(bound, makespan),
+        lower_bound_s=min(lower_bound_s(problem), makespan),
         placement=placement,
         best_named=None if best is None else best.schedule.name,
         best_named_makespan_s=None if best is None else best.makespan_s,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 Word = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
 
 WORD_OPS = (Op.F, Op.I, Op.W)
 ROUNDING = 1e-9
@@ -161,6 +162,21 @@ class Problem:
         by_rank = np.argsort(self.rank_of, kind="stable").astype(np.int32)
         return by_rank.reshape(self.num_ranks, -1)
 
+    @property
+    def split_costs_more(self) -> bool:
+        """Whether I and W of some stage take longer than its B."""
+        return bool((self.durations_s[1:].sum(axis=0) > self.full_backward_s * (1 + ROUNDING)).any())
+
+    def unsplit(self) -> Problem:
+        """Give the same with each backward in one: as long as B where I stands, and nothing left for W."""
+        forward_s = self.durations_s[0]
+        nothing = np.zeros_like(forward_s)
+        return replace(
+            self,
+            durations_s=np.stack([forward_s, self.full_backward_s, nothing]),
+            memory=replace(self.memory, deferred=nothing),
+        )
+
     def pipeline(self) -> tuple[Pipeline, float]:
         """Arrays for the compiled search, and the factor that turns its times into seconds.
 
@@ -180,6 +196,7 @@ class Problem:
             producer=producer,
             consumer=consumer,
             duration=np.ravel(self.durations_s) / scale,
+            lasts=np.repeat(np.ravel(self.durations_s) / scale, self.num_microbatches),
             delay=np.ravel(self.delays_s) / scale,
             change=np.concatenate([amounts, deferred - amounts, -deferred]),
             limit=self.memory.limits * (1 + ROUNDING),
@@ -201,15 +218,27 @@ class Problem:
         symbols[first[full] + 1] += num_stages
         return symbols.astype(np.int32)
 
-    def orders(self, word: Word) -> Iterator[list[Action]]:
-        """Actions of rank 0, 1, ..."""
+    def orders(self, word: Word, whole: Flags | None = None) -> Iterator[list[Action]]:
+        """Actions of rank 0, 1, ...
+
+        Parameters
+        ----------
+        word : int32, shape (3 * S * m,)
+            What is run.
+        whole : bool, shape (S, m), optional
+            Backwards that are not split: each is a B where its I stands. None by default.
+        """
         num_stages = self.num_stages
         for symbols in word.reshape(self.num_ranks, -1).tolist():
             turn = dict.fromkeys(symbols, 0)
             order = []
             for symbol in symbols:
-                order.append(Action(WORD_OPS[symbol // num_stages], symbol % num_stages, turn[symbol]))
+                op, stage, k = WORD_OPS[symbol // num_stages], symbol % num_stages, turn[symbol]
                 turn[symbol] += 1
+                if op is Op.F or whole is None or not whole[stage, k]:
+                    order.append(Action(op, stage, k))
+                elif op is Op.I:
+                    order.append(Action(Op.B, stage, k))
             yield order
 
 

@@ -38,7 +38,10 @@ class Pipeline(NamedTuple):
     consumer : intp, shape (3 * S,)
         The other way round.
     duration : float64, shape (3 * S,)
-        Of each symbol.
+        Of each symbol, by which orders are listed.
+    lasts : float64, shape (3 * S * m,)
+        Of each symbol and microbatch, at ``symbol * m + microbatch``: a backward that is not split lasts as
+        long as B where its I stands, and no time where its W does.
     delay : float64, shape (3 * S,)
         From the end of a symbol's producer on the neighbouring stage to the arrival of its message.
     change : float64, shape (3 * S,)
@@ -55,6 +58,7 @@ class Pipeline(NamedTuple):
     producer: Indices
     consumer: Indices
     duration: Floats
+    lasts: Floats
     delay: Floats
     change: Floats
     limit: Floats
@@ -151,7 +155,7 @@ def time_word(pipeline: Pipeline, word: Ints, scratch: Scratch, bound: float) ->
                         return np.inf, np.inf
                     free = there
             start[row] = free
-            free += pipeline.duration[symbol]
+            free += pipeline.lasts[symbol * m + k]
             end[row] = free
             row_of[symbol * m + k] = row
             sequence[timed] = row
@@ -214,7 +218,7 @@ def latest_starts(pipeline: Pipeline, word: Ints, scratch: Scratch, latest: Floa
         consumer = pipeline.consumer[symbol]
         if consumer != NOBODY and latest[consumer * m + k] - pipeline.delay[consumer] < finish:
             finish = latest[consumer * m + k] - pipeline.delay[consumer]
-        latest[symbol * m + k] = finish - pipeline.duration[symbol]
+        latest[symbol * m + k] = finish - pipeline.lasts[symbol * m + k]
     for symbol in range(len(count)):
         count[symbol] = m
 
