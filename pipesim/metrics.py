@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -13,8 +12,9 @@ from pipesim.costs import CostTable
 from pipesim.costs.rows import exchange_s
 from pipesim.device_memory import MemoryParts, fits_memory, memory_parts, peak_memory_by_rank
 from pipesim.errors import ScheduleError
-from pipesim.ir import NONE, Dependencies, check_compute_only, dependencies, peak_in_flight
-from pipesim.ir.actions import RECEIVES, REDUCTIONS, SENDS, SKIP_TRANSFERS, Op, Schedule
+from pipesim.idle_time import IdleTimes, idle_times
+from pipesim.ir import check_compute_only, peak_in_flight
+from pipesim.ir.actions import REDUCTIONS, SENDS, Op, Schedule
 from pipesim.ir.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -159,10 +159,7 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
     start, end = compute.start_s, compute.end_s
     first_start, last_end = start.min(), end.max()
     makespan = as_number(last_end - first_start)
-    waited = 0 * start if compute.waited_s is None else np.minimum(compute.waited_s, end - start)
-    breakdowns = _breakdowns(schedule, dependencies(schedule), start, end, waited)
-    if _partners_wait(timeline, schedule, end):
-        breakdowns = [_with_transfers_alone(b, timeline, rank) for rank, b in enumerate(breakdowns)]
+    breakdowns = _breakdowns(idle_times(timeline, schedule))
     # Idle times below are at least zero, which the rounding of sums of busy times would not see to.
     busy = np.array([b.busy_s for b in breakdowns])
     spans = [as_number(end[rows].max() - start[rows].min()) for rows in _rows_by_rank(schedule)]
@@ -232,82 +229,25 @@ def _rows_by_rank(schedule: Schedule) -> list[slice]:
     return [schedule.rows_of(rank) for rank in range(schedule.num_ranks)]
 
 
-def _breakdowns(
-    schedule: Schedule, needs: Dependencies, start: Array, end: Array, waited: Array
-) -> list[Breakdown]:
+def _breakdowns(times: IdleTimes) -> list[Breakdown]:
     """Attribute every rank's time between the first start and the last end of all ranks."""
-    first_start, last_end = start.min(), end.max()
-    ready = np.where(needs.producer == NONE, first_start, end[needs.producer])
-    np.maximum.at(ready, needs.skips.consumer, end[needs.skips.producer])
-    paired = np.flatnonzero(schedule.joined)
-    ready[paired] = np.maximum(ready[paired], ready[paired + 1])
-    second_of_pair = np.zeros(len(end), np.bool_)
-    second_of_pair[paired + 1] = True
+    first_start, last_end = times.start_s.min(), times.end_s.max()
     breakdowns = []
-    for rows in _rows_by_rank(schedule):
-        alone = ~second_of_pair[rows]
-        begin, finish, input_ready = start[rows][alone], end[rows][alone], ready[rows][alone]
-        previous_end, begin_next = finish[:-1], begin[1:]
-        produced = np.minimum(np.maximum(input_ready[1:], previous_end), begin_next)
-        gathered = waited[rows][alone].sum()
+    for rank in range(len(times.offsets) - 1):
+        actions = times.actions_of(rank)
+        begin, finish = times.start_s[actions], times.end_s[actions]
+        gathered = times.collective_s[actions].sum()
         breakdowns.append(
             Breakdown(
                 busy_s=as_number((finish - begin).sum() - gathered),
                 warmup_s=as_number(begin[0] - first_start),
-                dependency_s=as_number((produced - previous_end).sum()),
-                p2p_s=as_number((begin_next - produced).sum()),
+                dependency_s=as_number(times.dependency_s[actions].sum()),
+                p2p_s=as_number(times.p2p_s[actions].sum()),
                 collective_s=as_number(gathered),
                 cooldown_s=as_number(last_end - finish[-1]),
             )
         )
     return breakdowns
-
-
-def _partners_wait(timeline: Timeline, schedule: Schedule, end: Array) -> bool:
-    """Whether any message left later than its computation ended, as where both ranks have to be there."""
-    sent = timeline.select(np.isin(timeline.op, SENDS))
-    by_key = {
-        (int(op), *key): ended
-        for op, ended, *key in zip(
-            np.where(schedule.op == Op.F, Op.SEND_F, np.where(schedule.op == Op.W, Op.W, Op.SEND_B)).tolist(),
-            end.tolist(),
-            schedule.rank.tolist(),
-            schedule.stage.tolist(),
-            schedule.microbatch.tolist(),
-            schedule.slice.tolist(),
-            strict=True,
-        )
-    }
-    along_skips = np.isin(sent.op, SKIP_TRANSFERS)
-    between = np.where(sent.op == Op.SEND_SKIP_F, Op.SEND_F, np.where(along_skips, Op.SEND_B, sent.op))
-    keys = zip(
-        between.tolist(),
-        sent.rank.tolist(),
-        sent.stage.tolist(),
-        sent.microbatch.tolist(),
-        np.where(along_skips, 0, sent.slice).tolist(),
-        strict=True,
-    )
-    return any(left > by_key[key] for key, left in zip(keys, sent.start_s.tolist(), strict=True))
-
-
-def _with_transfers_alone(breakdown: Breakdown, timeline: Timeline, rank: int) -> Breakdown:
-    """Count a rank's gaps as exposed p2p only while one of its messages is on its way."""
-    mine = timeline.select(timeline.rank == rank)
-    compute = mine.select(mine.compute)
-    moving = mine.select(np.isin(mine.op, SENDS + RECEIVES))
-    moves = sorted(zip(moving.start_s.tolist(), moving.end_s.tolist(), strict=True))
-    computes = sorted(set(zip(compute.start_s.tolist(), compute.end_s.tolist(), strict=True)))
-    waiting, p2p_s, next_move = breakdown.dependency_s + breakdown.p2p_s, 0 * breakdown.p2p_s, 0
-    for (_, gap_begin), (gap_end, _) in pairwise(computes):
-        covered = gap_begin
-        while next_move < len(moves) and moves[next_move][0] < gap_end:
-            begin, end = moves[next_move]
-            begin, end = max(begin, covered), min(end, gap_end)
-            if end > begin:
-                p2p_s, covered = p2p_s + (end - begin), end
-            next_move += 1
-    return replace(breakdown, dependency_s=max(0, waiting - p2p_s), p2p_s=p2p_s)
 
 
 def _step_end(timeline: Timeline, last_end: Any) -> tuple[Any, Any]:

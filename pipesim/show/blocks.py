@@ -26,6 +26,8 @@ class Table:
         So many columns are flush left, the others flush right.
     marks : Mapping
         Row to words that set it apart.
+    kind : str
+        What its rows are, for a page: "schedules", or nothing.
     """
 
     caption: str
@@ -33,6 +35,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     num_left: int = 1
     marks: Mapping[int, str] = field(default_factory=dict)
+    kind: str = ""
 
     @classmethod
     def of_lines(cls, caption: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
@@ -75,6 +78,14 @@ class Picture:
 
 
 @dataclass(frozen=True, slots=True)
+class Timelines:
+    """Timelines that a page's script draws, and pictures for where no script runs and for paper."""
+
+    data: str
+    pictures: Sequence[Picture]
+
+
+@dataclass(frozen=True, slots=True)
 class Lines:
     """A list."""
 
@@ -88,7 +99,7 @@ class Verbatim:
     text: str
 
 
-Block: TypeAlias = str | Table | Picture | Lines | Verbatim
+Block: TypeAlias = str | Table | Picture | Timelines | Lines | Verbatim
 """A text is a paragraph."""
 
 

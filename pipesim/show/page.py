@@ -1,15 +1,18 @@
-"""HTML that needs nothing beside itself: no network, no scripts, pictures inside, every text escaped."""
+"""HTML that needs nothing beside itself: no network, one script that its policy names, all texts escaped."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
 
-from pipesim.show.blocks import Lines, Picture, Section, Table
+from pipesim.show.blocks import Lines, Picture, Section, Table, Timelines
 
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """What an HTML or a UTF-8 file may not hold; names of files can."""
@@ -23,7 +26,7 @@ def page(title: str, sections: Sequence[Section], *, footer: str) -> str:
     title : str
         Heading of the page.
     sections : sequence of Section
-        In order.
+        In order; timelines at most once.
     footer : str
         What made it.
 
@@ -39,11 +42,26 @@ def page(title: str, sections: Sequence[Section], *, footer: str) -> str:
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
-    kinds = {"table": Table, "picture": Picture, "lines": Lines}
+    kinds = {"table": Table, "picture": Picture, "lines": Lines, "timelines": Timelines}
     environment.tests["a"] = lambda block, kind: isinstance(block, kinds[kind])
-    template = environment.from_string(files("pipesim.show").joinpath("page.html.jinja").read_text("utf-8"))
-    return template.render(title=title, sections=sections, footer=footer)
+    data = [block.data for section in sections for block in section.blocks if isinstance(block, Timelines)]
+    script = _beside("timeline.js") if data else ""
+    return environment.from_string(_beside("page.html.jinja")).render(
+        title=title,
+        sections=sections,
+        footer=footer,
+        css=Markup(_beside("page.css")),
+        script=Markup(script),
+        script_hash=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
+        data=Markup("".join(data)),
+    )
+
+
+def _beside(name: str) -> str:
+    return files("pipesim.show").joinpath(name).read_text("utf-8")
 
 
 def _printable(value: Any) -> Any:
-    return _UNPRINTABLE.sub("\ufffd", value) if isinstance(value, str) else value
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return _UNPRINTABLE.sub("\ufffd", value)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from pipesim import __version__
 from pipesim.scenario import ResolvedScenario
 from pipesim.show import glossary
-from pipesim.show.amounts import amount
-from pipesim.show.blocks import Block, Lines, Picture, Section, Table, Verbatim
+from pipesim.show.amounts import amount, time_unit
+from pipesim.show.blocks import Block, Lines, Picture, Section, Table, Timelines, Verbatim
 from pipesim.show.decision import Answer
 from pipesim.show.figures import plot_breakdown, plot_gantt, plot_memory, plot_pareto
 from pipesim.show.figures.canvas import png
@@ -20,6 +21,7 @@ from pipesim.show.page import page
 from pipesim.show.protocols import R, TimedRun
 from pipesim.show.remarks import Advice, framework_lines, notes
 from pipesim.show.result_tables import comparison_table, rank_table, side_by_side, step_table, summary_table
+from pipesim.show.timeline_data import packed_timelines
 
 _ABSOLUTE_FOLDER = r"/(?:[^\s/:;,'\"()]+/)+"
 
@@ -59,6 +61,7 @@ def report_page(
     sections = [
         Section("The answer", [headline, Lines([*sentences, *best_notes])]),
         Section("All schedules", _comparison(answer, changes_for_memory, local)),
+        Section("Timelines", _timelines(answer)),
         Section("Pictures", list(_pictures(answer))),
         Section("Numbers", [side_by_side(summary_table, shown, "One step", "number")]),
         Section(
@@ -86,7 +89,9 @@ def _comparison(answer: Answer[R], changes_for_memory: Advice[R], local: Callabl
     caption = (
         "Fastest step first, asynchronous schedules after the others, what does not fit in memory at the end"
     )
-    blocks: list[Block] = [_captioned(comparison_table(comparison.results), caption, marks)]
+    blocks: list[Block] = [
+        replace(_captioned(comparison_table(comparison.results), caption, marks), kind="schedules")
+    ]
     if comparison.skipped:
         rows = [[skipped.schedule, local(skipped.reason)] for skipped in comparison.skipped]
         blocks.append(_words("Schedules that cannot run here", ["schedule", "reason"], rows))
@@ -96,26 +101,39 @@ def _comparison(answer: Answer[R], changes_for_memory: Advice[R], local: Callabl
     return [*blocks, Lines(lines)] if lines else blocks
 
 
+def _timelines(answer: Answer[R]) -> list[Block]:
+    """Give the timelines of all schedules, those of the answer shown at first."""
+    results, shown = answer.comparison.results, answer.shown
+    others = [run for run in results if not any(run is one for one in shown)]
+    first = [*shown, *others][:2]
+    rows = [row for one in first for row, run in enumerate(results) if run is one]
+    labels = " and ".join(run.label for run in shown)
+    pictures = [
+        Picture(
+            png(plot_gantt(*shown)),
+            f"Who computes what, when: {labels}. A row is a rank, a number a microbatch, near white is idle.",
+            f"Timelines of {labels}: one row a rank, one box a forward or backward, time to the right.",
+        )
+    ]
+    for run in shown:
+        if (peak_bytes := run.metrics.peak_memory_bytes) is not None:
+            words = f"Memory of a device of every rank over the step: {run.label}."
+            alternative = (
+                f"Memory of every rank of {run.label} over time; the highest is {amount(peak_bytes)}."
+            )
+            pictures.append(Picture(png(plot_memory(run)), words, alternative))
+    unit = time_unit(answer.choice.best.scenario)
+    return [Timelines(packed_timelines(dict(enumerate(results)), shown=rows, unit=unit), pictures)]
+
+
 def _pictures(answer: Answer[R]) -> Iterator[Picture]:
-    """Draw the chosen and the scenario's own schedule, and all of them by time and memory."""
-    labels = " and ".join(run.label for run in answer.shown)
-    yield Picture(
-        png(plot_gantt(*answer.shown)),
-        f"Who computes what, when: {labels}. A row is a rank, a number a microbatch, near white is idle.",
-        f"Timelines of {labels}: one row a rank, one box a forward or backward, time to the right.",
-    )
+    """Draw where the step of the answer's schedules goes, and all schedules by time and memory."""
     for run in answer.shown:
         yield Picture(
             png(plot_breakdown(run)),
             f"Where each rank's step goes: {run.label}.",
             f"Stacked bars, one a rank, of the step of {run.label}; the table of its ranks has the numbers.",
         )
-        if (peak_bytes := run.metrics.peak_memory_bytes) is not None:
-            yield Picture(
-                png(plot_memory(run)),
-                f"Memory of a device of every rank over the step: {run.label}.",
-                f"Memory of every rank of {run.label} over time; the highest is {amount(peak_bytes)}.",
-            )
     if any(run.synchronous for run in answer.comparison.results):
         yield Picture(
             png(plot_pareto(answer.comparison.results)),
