@@ -52,6 +52,7 @@ WORDS = {
     "FlopsPerS": "rate: 312 TFLOP/s",
     "Share": "above 0, at most 1: 0.72, 72 %",
     "ShareOrZero": "0 to 1: 0.5, 50 %",
+    "ShareBelowOne": "0 to below 1: 0.05, 5 %",
     "PositiveNumber": "number above 0",
     "NumberOrZero": "number, at least 0",
     "Spread": "0 to 1",

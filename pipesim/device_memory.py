@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,14 +122,24 @@ def peak_memory_by_rank(schedule: Schedule, costs: CostTable) -> list[float] | N
 
 def fits_memory(memory: list[float] | None, costs: CostTable) -> bool | None:
     """Whether every rank's peak fits its own devices; None where peaks or devices are not known."""
-    limits = (
-        []
-        if memory is None
-        else [costs.of_ranks.get(rank, costs).memory_limit_bytes for rank in range(len(memory))]
-    )
-    if memory is None or None in limits:
+    return _all_within(memory, costs, lambda of_rank: of_rank.memory_limit_bytes)
+
+
+def fits_headroom(memory: list[float] | None, costs: CostTable) -> bool | None:
+    """Whether every rank's peak leaves free what is to be left free on its devices; None as `fits_memory`."""
+    return _all_within(memory, costs, lambda of_rank: of_rank.memory_budget_bytes)
+
+
+def _all_within(
+    memory: list[float] | None, costs: CostTable, limit_of: Callable[[CostTable], float | None]
+) -> bool | None:
+    if memory is None:
         return None
-    return all(peak <= limit for peak, limit in zip(memory, limits, strict=True) if limit is not None)
+    limits = [limit_of(costs.of_ranks.get(rank, costs)) for rank in range(len(memory))]
+    known = [limit for limit in limits if limit is not None]
+    if len(known) < len(limits):
+        return None
+    return all(peak <= limit for peak, limit in zip(memory, known, strict=True))
 
 
 def memory_over_time(

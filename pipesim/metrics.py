@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from pipesim.costs import CostTable
 from pipesim.costs.rows import exchange_s
-from pipesim.device_memory import MemoryParts, fits_memory, memory_parts, peak_memory_by_rank
+from pipesim.device_memory import MemoryParts, fits_headroom, fits_memory, memory_parts, peak_memory_by_rank
 from pipesim.errors import ScheduleError
 from pipesim.idle_time import IdleTimes, idle_times
 from pipesim.ir import check_compute_only, peak_in_flight
@@ -98,8 +98,9 @@ class StepMetrics:
         Of model FLOPs and what is recomputed.
     least_possible_s
         The step's FLOPs, of the attention the causal half, at the peak rate.
-    tokens_per_s, samples_per_s, usd_per_step, peak_memory_bytes, fits_memory
-        None, as those above, where the costs give no basis.
+    tokens_per_s, samples_per_s, usd_per_step, peak_memory_bytes, fits_memory, fits_headroom
+        None, as those above, where the costs give no basis. What fits is within the device's memory; with
+        headroom, within what is not to be kept free of it.
     """
 
     schedule: str
@@ -125,6 +126,7 @@ class StepMetrics:
     usd_per_step: float | None
     peak_memory_bytes: float | None
     fits_memory: bool | None
+    fits_headroom: bool | None
     ranks: tuple[RankMetrics, ...]
     causal_tflops_per_gpu: float | None = None
     causal_mfu: float | None = None
@@ -190,6 +192,7 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
         least_possible_s=_least_possible_s(costs),
         peak_memory_bytes=None if memory is None else max(memory),
         fits_memory=fits_memory(memory, costs),
+        fits_headroom=fits_headroom(memory, costs),
         ranks=tuple(
             RankMetrics(
                 rank=rank,

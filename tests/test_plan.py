@@ -15,7 +15,7 @@ from pipesim.device_memory import memory_by_row
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
 from pipesim.prediction import predict
 from pipesim.questions.planning import plan
-from pipesim.questions.planning.bounds import CutTask, bound_cut, costs_of_cut
+from pipesim.questions.planning.bounds import DOES_NOT_FIT, CutTask, bound_cut, costs_of_cut
 from pipesim.questions.planning.budget import Budget, smallest_cluster
 from pipesim.questions.planning.plan import schedules_for_plan
 from pipesim.questions.planning.space import Cut, chunk_counts, enumerate_cuts, recomputes, scenario_of
@@ -40,6 +40,8 @@ SMALL = {
     "parallel": {"pipeline": 2},
     "batch": {"global": 32},
     "optimizer": "sharded",
+    "memory_reserve": "0 B",
+    "headroom": 0,
 }
 SCHEDULES = ("1f1b", "interleaved-1f1b", "gpipe", "zb-h1", "zb-v")
 
@@ -86,7 +88,7 @@ def test_no_configuration_is_better_than_the_first_choice(monkeypatch):
         [one[0] for one in expected[:3]], rel=1e-9
     )
     assert found.num_outrun > 0
-    assert found.rejected["does not fit in memory"] > 0
+    assert found.rejected[DOES_NOT_FIT] > 0
     assert all(choice.result.metrics.fits_memory for choice in found.choices)
     total = found.num_evaluated + found.num_outrun
     assert total <= len(expected) + found.num_outrun
@@ -297,15 +299,19 @@ def test_a_file_need_not_say_how_it_is_cut():
         scenario_from_mapping(bare)
 
 
-def test_the_winner_has_its_frameworks_and_a_note_where_it_barely_fits():
+def test_the_winner_has_its_frameworks_and_leaves_the_headroom():
     few = ("--top", 1, "--schedules", "1f1b", "--workers", 1)
     status, out, message = pipesim("plan", GPT3, *few)
     assert status == 0, message
     assert "Frameworks that run 1f1b: torch, Megatron, DeepSpeed." in out
-    assert "little headroom" not in out
-    _, out, _ = pipesim("plan", LLAMA70, "--top", 1, "--schedules", "zb-v", "--workers", 1)
-    (share,) = re.findall(r"note: little headroom.*shares of the device's memory: zb-v v2 (\S+)%", out)
-    assert 95 < float(share) <= 100
+    peaks = []
+    for headroom in ("0", "30 %"):
+        scenario = load_scenario(LLAMA70, [f"headroom={headroom}"])
+        (best,) = plan(scenario, top=1, schedules="zb-v", num_workers=1).choices
+        assert best.result.metrics.fits_headroom
+        peaks.append(best.result.memory / (79.1 * 2**30 - 2 * 2**30))
+    assert 0.7 < peaks[0] <= 1
+    assert peaks[1] <= 0.7
 
 
 def test_the_table_says_what_each_loses_and_why_others_were_rejected():

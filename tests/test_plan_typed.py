@@ -26,6 +26,8 @@ SMALL = {
     "cluster": {"accelerator": "h100-sxm", "num_nodes": 2, "gpus_per_node": 2, "inter_node": "ib-ndr"},
     "parallel": {"pipeline": 1},
     "batch": {"global": 8},
+    "memory_reserve": "0 B",
+    "headroom": 0,
 }
 SCHEDULES = ("1f1b", "zb-v", "interleaved-1f1b")
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 2048}

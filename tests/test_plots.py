@@ -11,7 +11,6 @@ from matplotlib.figure import Figure
 import pipesim
 from pipesim.errors import ScenarioError
 from pipesim.questions import compare
-from pipesim.show.choice import held_at_most
 from pipesim.show.figures import (
     pareto_front,
     plot_breakdown,
@@ -26,6 +25,7 @@ from pipesim.show.figures.labels import place, spread
 from pipesim.show.figures.pareto import Point, plot_points
 from pipesim.show.figures.published_errors import plot_accuracy
 from pipesim.show.figures.sweep_pictures import plot_sweep
+from pipesim.show.held import held_at_most
 
 ROOT = Path(__file__).parent.parent
 TEACHING, GPT3 = ROOT / "scenarios" / "teaching.yaml", ROOT / "scenarios" / "gpt3-175b-a100.yaml"

@@ -75,7 +75,7 @@ def test_preset_hardware_in_si_units() -> None:
     assert cluster is not None
     assert cluster.num_gpus == 128
     assert cluster.accelerator.peak_flops["bf16"] == 312e12
-    assert cluster.accelerator.memory_bytes == 80e9
+    assert cluster.accelerator.memory_bytes == 79.25 * 2**30
     assert cluster.intra_node.name == "nvlink3"
     assert cluster.intra_node.bytes_per_s == pytest.approx(240e9)
     assert cluster.inter_node.nominal_bytes_per_s == 25e9

@@ -130,7 +130,7 @@ def test_the_table_is_narrow_and_cuts_no_name() -> None:
     assert max(map(len, lines)) < 140
     figures = {name: words for _, name, words in rows}
     assert figures["roce-100"] == "12.5 GB/s (100 Gbit/s), 90% reached"
-    assert figures["h100-sxm"] == "989 TFLOP/s bf16, 80 GB at 3350 GB/s"
+    assert figures["h100-sxm"] == "989 TFLOP/s bf16, 79.1 GiB at 3350 GB/s"
     assert figures["pcie-ethernet"] == "8 x a100-pcie-80, 1 x roce-100"
 
 

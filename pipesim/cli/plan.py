@@ -21,7 +21,7 @@ from pipesim.questions.planning.words import main_losses, price_words, recommend
 from pipesim.scenario import ResolvedScenario, load_scenario
 from pipesim.show.amounts import amount, optional, percent, seconds, time_range
 from pipesim.show.blocks import Table
-from pipesim.show.remarks import framework_sentence, headroom_notes, inferred, notes
+from pipesim.show.remarks import framework_sentence, inferred, notes
 from pipesim.units import parse_time_s
 
 OBJECTIVES = ("step_time", "tokens_per_s_per_gpu", "cost")
@@ -196,7 +196,6 @@ def _blocks(found: Plan, sizes: list[ClusterSize], num_tokens: float | None) -> 
     yield recommendation(first, num_tokens or 1e12)
     yield framework_sentence(first.result)
     yield from notes([first.result], changes_for_memory)
-    yield from headroom_notes([(str(n), one.result) for n, one in enumerate(found.choices[1:], start=2)])
     for number, choice in enumerate(found.choices, start=1):
         behind = percent(choice.step_time_s / first.step_time_s - 1)
         slower = "" if number == 1 else f"; {behind} slower than the first"

@@ -14,6 +14,7 @@ from pipesim.files import check_outputs, write_text
 from pipesim.prediction import Prediction, predict
 from pipesim.questions import Comparison, compare
 from pipesim.questions.compare import rank_in_table
+from pipesim.questions.judgement import judge
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.reading import read_text
 from pipesim.scenario import ResolvedScenario, load_scenario
@@ -80,4 +81,4 @@ def _answer(asked: ResolvedScenario, comparison: Comparison) -> Answer[Predictio
         ]
         results.append(own)
     results.sort(key=rank_in_table)
-    return Answer.of(replace(comparison, results=tuple(results)), own, refusal)
+    return Answer(replace(comparison, results=tuple(results)), judge(results, own=own), refusal)

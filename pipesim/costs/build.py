@@ -10,7 +10,7 @@ from pipesim.costs.direct import direct_costs
 from pipesim.costs.table import CostTable
 from pipesim.costs.transformer.transformer_costs import model_costs
 from pipesim.errors import ScenarioError
-from pipesim.scenario.resolved import ResolvedScenario
+from pipesim.scenario.resolved import KeptFree, ResolvedScenario
 
 
 def build_costs(
@@ -34,6 +34,20 @@ def build_costs(
         If costs and number of stages do not go together, torch is missing for a model in torch, and what
         `direct_costs`, `read_cost_table`, `model_costs` and `traced_costs` raise.
     """
+    return _with_budget(_costs_of(scenario, num_chunks, holders), scenario.kept_free)
+
+
+def _with_budget(table: CostTable, kept_free: KeptFree) -> CostTable:
+    limit_bytes = table.memory_limit_bytes
+    if limit_bytes is None:
+        return table
+    of_ranks = {rank: _with_budget(of_rank, kept_free) for rank, of_rank in table.of_ranks.items()}
+    return replace(table, memory_budget_bytes=kept_free.budget_bytes(limit_bytes), of_ranks=of_ranks)
+
+
+def _costs_of(
+    scenario: ResolvedScenario, num_chunks: int, holders: tuple[tuple[int, ...], ...] | None
+) -> CostTable:
     parallel = scenario.parallel
     if scenario.costs is not None:
         table = direct_costs(

@@ -47,6 +47,7 @@ _EVIDENCE = "calibration"
 _OF_THE_CLUSTER = (
     "fabric",
     "gradient_buckets",
+    "memory_budget_bytes",
     "of_ranks",
     "optimizer_fixed_s",
     "second_embedding",

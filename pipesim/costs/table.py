@@ -119,8 +119,9 @@ class CostTable:
         collectives that they contain.
     logit_bytes, deferred_logit_bytes : Array, optional
         Of the activations and of what is deferred, the logits and what the loss keeps of them.
-    memory_limit_bytes : float, optional
-        Memory of one device.
+    memory_limit_bytes, memory_budget_bytes : float, optional
+        Memory of one device, and what of it a run should take, the rest being kept free; see
+        `pipesim.scenario.resolved.KeptFree`.
     tokens_per_step, samples_per_step, model_flops_per_step, causal_flops_per_step, hardware_flops_per_step,
     num_gpus, peak_flops_per_gpu, price_usd_per_gpu_hour
         Facts of the whole step over all replicas; None without a basis. Model FLOPs count attention in full;
@@ -166,6 +167,7 @@ class CostTable:
     deferred_logit_bytes: Array | None = None
     overlap_slowdown: Number = 0
     memory_limit_bytes: float | None = None
+    memory_budget_bytes: float | None = None
     tokens_per_step: float | None = None
     samples_per_step: float | None = None
     model_flops_per_step: float | None = None

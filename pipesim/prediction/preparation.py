@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipesim.costs import CostTable, build_costs
 from pipesim.costs.copies import for_schedule
-from pipesim.device_memory import fits_memory, peak_memory_by_rank
+from pipesim.device_memory import fits_headroom, fits_memory, peak_memory_by_rank
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.ir.actions import Schedule
 from pipesim.ir.shape import stage_holders
@@ -20,6 +20,14 @@ from pipesim.prediction.schedule_source import read_schedule, shape_of
 from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.schedules import Family, Shape, family
 from pipesim.timing.longest_path import StepProgram
+
+
+class PeakMemory(NamedTuple):
+    """Bytes of the fullest device, and whether every rank's fit: None as in `pipesim.metrics.StepMetrics`."""
+
+    most_bytes: float | None
+    fits: bool | None
+    fits_headroom: bool | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,10 +71,11 @@ class Prepared:
         return self.laid.program(tied_embedding=self.costs.tied_embedding is not None)
 
     @property
-    def peak_memory(self) -> tuple[float | None, bool | None]:
-        """Bytes of the fullest device, and whether every rank's fit; None as in `StepMetrics`."""
-        by_rank = peak_memory_by_rank(self.schedule, self.costs)
-        return None if by_rank is None else max(by_rank), fits_memory(by_rank, self.costs)
+    def peak_memory(self) -> PeakMemory:
+        """What the fullest device takes, by the order alone."""
+        by_rank, costs = peak_memory_by_rank(self.schedule, self.costs), self.costs
+        most = None if by_rank is None else max(by_rank)
+        return PeakMemory(most, fits_memory(by_rank, costs), fits_headroom(by_rank, costs))
 
 
 def prepare(

@@ -11,9 +11,6 @@ from pipesim.prediction import Prediction, prepare
 from pipesim.questions.planning.space import recomputes
 from pipesim.scenario import ResolvedScenario
 
-THIN_SHARE = 0.95
-"""Above this share of a device's memory, an estimate a few per cent low decides whether a run fits."""
-
 Keys = Mapping[str, Any]
 
 
@@ -61,11 +58,11 @@ def _tried(result: Prediction, variants: Iterator[Keys]) -> Iterator[Change]:
     for keys in variants:
         try:
             changed = scenario.with_({**own, **keys})
-            peak_bytes, fits = prepare(changed).peak_memory
+            peak = prepare(changed).peak_memory
         except PipesimError:
             continue
-        if peak_bytes is not None:
-            yield Change(keys, changed, peak_bytes, fits is True)
+        if peak.most_bytes is not None:
+            yield Change(keys, changed, peak.most_bytes, peak.fits_headroom is True)
 
 
 def _single_changes(scenario: ResolvedScenario) -> Iterator[Keys]:

@@ -24,7 +24,7 @@ _METRICS = (
         "comm_bytes",
     ),
     *("tokens_per_s", "samples_per_s", "model_tflops_per_gpu", "mfu", "usd_per_step"),
-    *("peak_memory_bytes", "fits_memory", "synchronous"),
+    *("peak_memory_bytes", "fits_memory", "fits_headroom", "synchronous"),
 )
 
 

@@ -59,6 +59,14 @@ def _spread(value: object) -> float:
     return found
 
 
+def _share_below_one(value: object) -> float:
+    text = value.strip() if isinstance(value, str) else value
+    found = 0.0 if text in ("0%", "0 %") else _share_or_zero(value)
+    if found >= 1:
+        raise ScenarioError(f"found {value!r}; a share below 1 is needed, such as 0.05 or 5 %")
+    return found
+
+
 def _share_or_zero(value: object) -> float:
     is_zero = isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0
     return 0.0 if is_zero else units.parse_fraction(value)
@@ -76,6 +84,7 @@ BytesPerS = Annotated[float, _checked(units.parse_bytes_per_s)]
 FlopsPerS = Annotated[float, _checked(units.parse_flops_per_s)]
 Share = Annotated[float, _checked(units.parse_fraction)]
 ShareOrZero = Annotated[float, _checked(_share_or_zero)]
+ShareBelowOne = Annotated[float, _checked(_share_below_one)]
 PositiveNumber = Annotated[float, _checked(_number, allow_zero=False)]
 NumberOrZero = Annotated[float, _checked(_number, allow_zero=True)]
 Spread = Annotated[float, _checked(_spread)]

@@ -23,6 +23,7 @@ from pipesim.scenario.resolve_sizes import check_cut, check_torch_cut, resolve_b
 from pipesim.scenario.resolved import (
     Efficiency,
     Jitter,
+    KeptFree,
     LayerSplit,
     Offload,
     Parallel,
@@ -43,8 +44,14 @@ from pipesim.scenario.schema import (
     ReliabilityKeys,
     TorchModelKeys,
 )
+from pipesim.units import format_bytes
 
 DEFAULT_SCHEDULE = "1f1b"
+DEFAULT_HEADROOM = 0.05
+DEFAULT_MEMORY_RESERVE_BYTES = 2.0 * 2**30
+"""Half a GiB of CUDA context (0.40 GiB beside torch's allocator in one process: HiDream-ai/VAREdit issue 6),
+one of communicators (1.43 GiB with the context, four ranks: wbfwonderful/Vad-R1 issue 11), half of fragments
+(0.2 to 0.96 GiB reserved but unallocated in such messages, as in ali-vilab/VGen issue 104)."""
 _ONLY_WITH_MODEL = (
     "layers",
     "recompute",
@@ -180,6 +187,7 @@ def resolve(
         scatter_gather=_scatter_gather(keys, parallel, efficiency, notes),
         cuda_graphs=keys.cuda_graphs,
         hides_gradients=_hides_gradients(keys, parallel, efficiency, notes),
+        kept_free=_kept_free(keys, cluster, notes),
         file=file,
         echo=notes.echo,
         warnings=tuple(notes.warnings),
@@ -307,7 +315,8 @@ def _check_one_basis(keys: AnyScenarioKeys) -> None:
     for name in ("model", "cluster"):
         if getattr(keys, name) is not None:
             raise ScenarioError(f"costs are stated, so {name} has no effect; remove one of them", key=name)
-    for name in _ONLY_WITH_MODEL:
+    without_memory = () if keys.costs.file is not None else ("memory_reserve", "headroom")
+    for name in (*_ONLY_WITH_MODEL, *without_memory):
         if getattr(keys, name) is not None:
             raise ScenarioError("has no effect with stated costs; remove it", key=name)
     for name in ("sequence_parallel", "expert", "rank_order", "overlap_gradients"):
@@ -332,6 +341,21 @@ def _costs(keys: CostKeys, directory: Path) -> tuple[CostKeys | None, str | None
     if others:
         raise ScenarioError(f"costs come from the file, so {', '.join(others)} has no effect", key="costs")
     return None, str((directory / keys.file).absolute())
+
+
+def _kept_free(keys: AnyScenarioKeys, cluster: Cluster | None, notes: Notes) -> KeptFree:
+    """Say what is left of the memory for tensors, and how much of that advice lets a run take."""
+    reserve_bytes, headroom = keys.memory_reserve, keys.headroom
+    if reserve_bytes is None:
+        reserve_bytes = 0.0 if cluster is None else DEFAULT_MEMORY_RESERVE_BYTES
+        if cluster is not None:
+            words = format_bytes(reserve_bytes)
+            notes.default("memory_reserve", f"{words} of context, communicators and fragments")
+    if headroom is None:
+        headroom = 0.0 if keys.costs is not None and cluster is None else DEFAULT_HEADROOM
+        if cluster is not None:
+            notes.default("headroom", f"{headroom:.0%} of the memory left to tensors")
+    return KeptFree(reserve_bytes, headroom)
 
 
 def _jitter(keys: JitterKeys) -> Jitter:

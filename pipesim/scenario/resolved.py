@@ -357,6 +357,30 @@ class DirectCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptFree:
+    """What advice leaves free of a device's memory.
+
+    Parameters
+    ----------
+    reserve_bytes : float
+        Of context, communicators and fragmentation: what a framework cannot use for tensors.
+    headroom : float
+        Share of the rest, below 1.
+    """
+
+    reserve_bytes: float
+    headroom: float
+
+    def usable_bytes(self, limit_bytes: float) -> float:
+        """Give what tensors can take of a device's memory."""
+        return max(0.0, limit_bytes - self.reserve_bytes)
+
+    def budget_bytes(self, limit_bytes: float) -> float:
+        """Give what advice lets a run take of a device's memory."""
+        return self.usable_bytes(limit_bytes) * (1 - self.headroom)
+
+
+@dataclass(frozen=True, slots=True)
 class ResolvedScenario:
     """Everything one prediction needs.
 
@@ -461,6 +485,7 @@ class ResolvedScenario:
     offload: Offload = Offload()
     recompute_for_weights: Literal["held", "again"] = "held"
     """Whether a recomputed layer's W reads what I left, or recomputes again."""
+    kept_free: KeptFree = KeptFree(0.0, 0.0)
 
     @property
     def sharding(self) -> OptimizerLevel:

@@ -30,6 +30,7 @@ from pipesim.scenario.quantities import (
     PositiveSeconds,
     Seconds,
     Share,
+    ShareBelowOne,
     ShareOrZero,
     Spread,
 )
@@ -479,6 +480,14 @@ class AnyScenarioKeys(Keys):
     )
     precision: Annotated[PrecisionKeys, _name_or_mapping("compute")] | None = Field(
         None, description="the compute format or a section"
+    )
+    memory_reserve: Bytes | None = Field(
+        None,
+        description="of each device's memory, what context, communicators and fragmentation take; "
+        "2 GiB by default",
+    )
+    headroom: ShareBelowOne | None = Field(
+        None, description="share of the rest that advice leaves free, such as 5 %, which is the default"
     )
     network: NetworkKeys = Field(NetworkKeys(), description="how traffic behaves")
     jitter: JitterKeys | None = Field(None, description="how much times differ; not at all by default")

@@ -1,4 +1,4 @@
-"""Memory limits of a search: what the options state, else what the device leaves."""
+"""Memory limits of a search: what the options state, else what the device has and need not keep free."""
 
 from __future__ import annotations
 
@@ -24,17 +24,22 @@ def memory_limit(shape: Shape, costs: CostTable, rank_of: Sequence[int]) -> Memo
         costs = with_one_embedding(costs)
     amounts = np.array(costs.activation_bytes, np.float64)
     deferred = None if costs.deferred_bytes is None else np.array(costs.deferred_bytes, np.float64)
-    if costs.memory_limit_bytes is None or not amounts.any():
+    if _budget_bytes(costs) is None or not amounts.any():
         return MemoryLimit(np.ones(shape.num_stages), np.full(p, np.inf))
     static = np.array(costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes, np.float64)
     working = np.array(costs.working_bytes, np.float64)
     left = [
-        (costs.of_ranks.get(rank, costs).memory_limit_bytes or np.inf)
+        (_budget_bytes(costs.of_ranks.get(rank, costs)) or np.inf)
         - static[ranks == rank].sum()
         - working[ranks == rank].max()
         for rank in range(p)
     ]
     return MemoryLimit(amounts, np.array(left), deferred)
+
+
+def _budget_bytes(costs: CostTable) -> float | None:
+    """Memory of a device less what is to be kept free of it."""
+    return costs.memory_limit_bytes if costs.memory_budget_bytes is None else costs.memory_budget_bytes
 
 
 def is_limit(value: Any, num_ranks: int) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pipesim.schedules import family
 from pipesim.schedules.frameworks import FRAMEWORKS, runs_only_as_csv
 from pipesim.show.amounts import amount, seconds
-from pipesim.show.choice import THIN_SHARE
 from pipesim.show.protocols import MemoryChange, R, TimedRun
 
 GROUP_SIZE = "microbatch_group_size"
@@ -96,7 +95,7 @@ def _memory_notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterat
     if too_large:
         labels = ", ".join(result.label for result in too_large)
         yield f"note: does not fit in the device's memory: {labels}"
-    yield from headroom_notes([(result.label, result) for result in results])
+    yield from _headroom_notes([(result.label, result) for result in results])
     if too_large and len(too_large) == len(results):
         smallest = min(too_large, key=lambda result: result.metrics.peak_memory_bytes or 0)
         changes = changes_for_memory(smallest)
@@ -106,20 +105,21 @@ def _memory_notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterat
             yield f"note: {smallest.label} {would} with {words}"
 
 
-def headroom_notes(named: Sequence[tuple[str, TimedRun]]) -> Iterator[str]:
+def _headroom_notes(named: Sequence[tuple[str, TimedRun]]) -> Iterator[str]:
     """Name those that only just fit in the device's memory, and by how much."""
     thin = [
         f"{name} {peak / limit:.1%}"
         for name, result in named
         if result.metrics.fits_memory
+        and result.metrics.fits_headroom is False
         and (peak := result.metrics.peak_memory_bytes) is not None
         and (limit := result.costs.memory_limit_bytes) is not None
-        and peak > THIN_SHARE * limit
     ]
     if thin:
+        headroom = named[0][1].scenario.kept_free.headroom
         yield (
-            "note: little headroom, an estimate that is a few per cent low would not fit; shares of the "
-            f"device's memory: {', '.join(thin)}"
+            f"note: fits, with less than the headroom of {headroom:.0%}: an estimate a few per cent low "
+            f"would not; shares of the device's memory: {', '.join(thin)}"
         )
 
 

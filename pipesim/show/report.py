@@ -57,7 +57,7 @@ def report_page(
     local = _without_folders(asked)
     shown = answer.shown
     headline, *sentences = map(local, answer.sentences())
-    best_notes = map(local, notes([answer.choice.best], changes_for_memory))
+    best_notes = map(local, notes([answer.best], changes_for_memory))
     sections = [
         Section("The answer", [headline, Lines([*sentences, *best_notes])]),
         Section("All schedules", _comparison(answer, changes_for_memory, local)),
@@ -72,7 +72,7 @@ def report_page(
                 *(_captioned(rank_table(run), f"Ranks of {run.label}") for run in shown),
             ],
         ),
-        Section("What was inferred and assumed", _assumptions(answer.choice.best, local)),
+        Section("What was inferred and assumed", _assumptions(answer.best, local)),
         _source(asked, text, [(flag, local(value)) for flag, value in flags]),
     ]
     return page(asked.name, sections, footer=f"Made by pipesim {__version__}.")
@@ -80,7 +80,7 @@ def report_page(
 
 def _comparison(answer: Answer[R], changes_for_memory: Advice[R], local: Callable[[str], str]) -> list[Block]:
     comparison = answer.comparison
-    roles = ((answer.choice.best, "chosen"), (answer.own, "in the scenario"))
+    roles = ((answer.best, "chosen"), (answer.own, "in the scenario"))
     marks = {
         row: " and ".join(words)
         for row, result in enumerate(comparison.results)

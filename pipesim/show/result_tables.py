@@ -9,8 +9,8 @@ from pipesim.device_memory import MemoryParts
 from pipesim.metrics import RankMetrics
 from pipesim.show.amounts import amount, optional, percent, seconds, time_range
 from pipesim.show.blocks import Table
-from pipesim.show.choice import held_microbatches
 from pipesim.show.glossary import part_name
+from pipesim.show.held import held_microbatches
 from pipesim.show.protocols import TimedRun
 
 

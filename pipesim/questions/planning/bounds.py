@@ -14,7 +14,7 @@ from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Shape, family
 from pipesim.schedules.registry import Family
 
-DOES_NOT_FIT = "does not fit in memory"
+DOES_NOT_FIT = "does not fit in memory with the headroom asked for"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def bound_cut(task: CutTask) -> CutBounds:
     assert model is not None
     num_microbatches = (task.scenario.batch.global_size or 0) // (cut.micro * cut.data)
     levels = recomputes(task.scenario)
-    limit_bytes = task.scenario.cluster.accelerator.memory_bytes if task.scenario.cluster else np.inf
+    limit_bytes = _budget_bytes(task.scenario)
     tables: dict[tuple[int, Recompute], CostTable | ScenarioError] = {}
     for name in task.schedules:
         one = family(name)
@@ -83,6 +83,13 @@ def bound_cut(task: CutTask) -> CutBounds:
                     candidate = Candidate(cut, num_chunks, level, name)
                     bounds.append(Bound(candidate, num_microbatches, least_step_s(costs, one, shape)))
     return CutBounds(tuple(bounds), rejected)
+
+
+def _budget_bytes(scenario: ResolvedScenario) -> float:
+    """Give what a run should take of a device's memory at most."""
+    if scenario.cluster is None:
+        return np.inf
+    return scenario.kept_free.budget_bytes(scenario.cluster.accelerator.memory_bytes)
 
 
 def _costs_or_error(task: CutTask, num_chunks: int, recompute: Recompute) -> CostTable | ScenarioError:

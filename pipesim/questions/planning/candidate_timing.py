@@ -79,10 +79,10 @@ def _timed(scenario: ResolvedScenario, candidate: Candidate, programs: Programs)
         scenario, candidate.cut, candidate.num_chunks, candidate.recompute, candidate.schedule
     )
     prepared = prepare(cut_so, programs=programs)
-    peak_bytes, fits = prepared.peak_memory
-    if fits is False:
+    peak = prepared.peak_memory
+    if peak.fits_headroom is False:
         return None
-    return Timed(candidate, least_step_s(prepared), peak_bytes or 0.0)
+    return Timed(candidate, least_step_s(prepared), peak.most_bytes or 0.0)
 
 
 @contextmanager

@@ -174,7 +174,7 @@ def confirm(finalist: Finalist) -> Confirmed | Outrun | str:
         return error.headline
     if isinstance(prediction, float):
         return Outrun(finalist.timed, prediction)
-    if prediction.fits is False:
+    if prediction.metrics.fits_headroom is False:
         return DOES_NOT_FIT
     return Confirmed(finalist.timed, prediction, losses_of(prediction))
 

@@ -12,9 +12,9 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
 from pipesim.errors import ScenarioError
 from pipesim.show.amounts import SECONDS, TimeUnit, time_unit
-from pipesim.show.choice import held_at_most
 from pipesim.show.figures.canvas import add_legend, cross_out, draw_limit, entitle, new_figure
 from pipesim.show.figures.labels import Place, name_points
+from pipesim.show.held import held_at_most
 from pipesim.show.protocols import TimedRun
 
 FRONT_COLOUR = "#2f6fde"
