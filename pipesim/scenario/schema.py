@@ -32,7 +32,6 @@ from pipesim.scenario.quantities import (
     Share,
     ShareBelowOne,
     ShareOrZero,
-    Spread,
 )
 from pipesim.scenario.resolved import (
     ActivationFormat,
@@ -48,7 +47,8 @@ from pipesim.scenario.schema_cluster import Keys as Keys
 from pipesim.scenario.schema_cluster import LinkKeys as LinkKeys
 from pipesim.scenario.schema_cluster import PeakKeys as PeakKeys
 from pipesim.scenario.schema_cluster import SwitchKeys as SwitchKeys
-from pipesim.scenario.schema_cluster import by_number
+from pipesim.scenario.schema_conditions import JitterKeys as JitterKeys
+from pipesim.scenario.schema_conditions import ReliabilityKeys as ReliabilityKeys
 
 
 def _layer_frequency(value: object) -> int | tuple[int, ...] | None:
@@ -407,34 +407,6 @@ class OffloadKeys(Keys):
         default=50e9,
         description="of a device's link to its host, each direction; 50 GB/s (PCIe 5 x16) by default",
     )
-
-
-class JitterKeys(Keys):
-    """``jitter:``."""
-
-    compute: Spread = Field(0.0, description="sigma of every computation, such as 0.02")
-    devices: Spread = Field(0.0, description="sigma of every device, such as 0.02")
-    network: Spread = Field(0.0, description="sigma of every message's bytes, such as 0.05")
-    slow_ranks: Annotated[dict[CountOrZero, PositiveNumber], BeforeValidator(by_number)] = Field(
-        default_factory=dict, description="rank: factor, such as {'3': 1.1}"
-    )
-
-
-class ReliabilityKeys(Keys):
-    """``reliability:``; by default Llama 3's failures (419 in 54 days of 16,384 H100), the rest assumed."""
-
-    mtbf_per_gpu: PositiveSeconds = Field(
-        default=50_700 * 3600.0, description="time between failures of one device, such as 50700 h"
-    )
-    restart: Seconds = Field(default=600.0, description="from a failure to training again, such as 10 min")
-    checkpoint: Seconds = Field(
-        default=60.0, description="how long a checkpoint holds up training, such as 60 s"
-    )
-    interval: PositiveSeconds | None = Field(
-        default=None, description="training between checkpoints; else the best"
-    )
-    days: PositiveNumber = Field(default=30.0, description="length of the run")
-    runs: Pieces = Field(default=200, description="runs to simulate")
 
 
 class AnyScenarioKeys(Keys):
