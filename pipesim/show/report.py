@@ -122,7 +122,7 @@ def _timelines(answer: Answer[R]) -> list[Block]:
                 f"Memory of every rank of {run.label} over time; the highest is {amount(peak_bytes)}."
             )
             pictures.append(Picture(png(plot_memory(run)), words, alternative))
-    unit = time_unit(answer.choice.best.scenario)
+    unit = time_unit(answer.best.scenario)
     return [Timelines(packed_timelines(dict(enumerate(results)), shown=rows, unit=unit), pictures)]
 
 
