@@ -5,7 +5,7 @@ import pytest
 
 from pipesim.costs import build_costs
 from pipesim.costs.network.alpha_beta import all_reduce_s
-from pipesim.costs.network.exchange import Exchange, all_to_all_s
+from pipesim.costs.network.exchange import Exchange, all_to_all
 from pipesim.costs.network.topology import expert_data_ring, expert_exchange
 from pipesim.costs.transformer.flops import layer_attention_flops, step_flops
 from pipesim.costs.transformer.parameters import active_parameters, layer_parameters, model_parameters
@@ -106,17 +106,17 @@ def test_busiest_device_counts_only_where_experts_are_shared_out():
 
 def test_all_to_all_alone():
     group = Exchange(8, 4, intra_bytes_per_s=100.0, inter_bytes_per_s=10.0, latency_s=1.0)
-    assert all_to_all_s(800.0, group) == 1 + max(3 * 100 / 100, 4 * 100 / 10)
-    assert all_to_all_s(800.0, None) == 0
+    assert all_to_all(800.0, group).seconds(group) == 1 + max(3 * 100 / 100, 4 * 100 / 10)
     within = Exchange(8, 8, intra_bytes_per_s=100.0, inter_bytes_per_s=10.0, latency_s=0.0)
-    assert all_to_all_s(800.0, within) == 7
+    assert all_to_all(800.0, within).seconds(within) == 7
 
 
 def test_dispatch_and_combine_in_forward_and_backward():
     case = scenario("mixtral-8x7b", expert=8)
     table = build_costs(case, num_chunks=1)
     nbytes = 2 * 4096 * 4096 * 2 * 1.04
-    one_way = all_to_all_s(nbytes, expert_exchange(case.cluster, case.parallel))
+    group = expert_exchange(case.cluster, case.parallel)
+    one_way = all_to_all(nbytes, group).seconds(group)
     assert one_way == pytest.approx(30e-6 + nbytes * 7 / 8 / (450e9 * 0.824 * 0.74))
     for parts in (table.forward_parts_s, table.backward_parts_s):
         assert parts["expert_exchange"][0] == pytest.approx(32 * 2 * one_way)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pipesim.costs import build_costs
-from pipesim.costs.network.exchange import Exchange, expected_places, one_copy_s
+from pipesim.costs.network.exchange import Exchange, expected_places, one_copy
 from pipesim.costs.network.topology import axis_sizes, expert_data_ring, expert_exchange
 from pipesim.errors import ScenarioError
 from pipesim.prediction import predict
@@ -31,7 +31,7 @@ def scenario(*overrides, mapping=DEEPSEEK):
 def test_exactly_four_nodes_of_eight_by_hand():
     """4096 tokens of 7168 values to four nodes, 7/8 leaves the node, over 48.5 GB/s: 2.18 and 4.24 ms."""
     group = Exchange(64, 8, intra_bytes_per_s=1e15, inter_bytes_per_s=48.5e9, latency_s=20e-6, one_copy=True)
-    dispatch, combine = (one_copy_s(4096 * 7168 * nbytes, 4, 8, group) for nbytes in (1.03, 2))
+    dispatch, combine = (one_copy(4096 * 7168 * nbytes, 4, 8, group).seconds(group) for nbytes in (1.03, 2))
     assert dispatch == pytest.approx(2.18e-3 + 20e-6, rel=0.003)
     assert combine == pytest.approx(4.24e-3 + 20e-6, rel=0.003)
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from pipesim.costs.shards import ShardExchange
 from pipesim.costs.table import CostTable
+from pipesim.costs.token_exchange import TokenRows, token_rows
 from pipesim.errors import ScheduleError
 from pipesim.ir import Dependencies, held
 from pipesim.ir.actions import ActionTable, Op
@@ -23,18 +24,37 @@ Array = npt.NDArray[Any]
 
 def row_durations(schedule: ActionTable, costs: CostTable) -> Array:
     """Seconds of each row, shape (rows,); both rows of an overlapped pair hold the pair's duration."""
+    durations = row_durations_apart(schedule, costs)
+    first = np.flatnonzero(schedule.joined)
+    if costs.overlapped_pair_s is not None:
+        pairs = costs.overlapped_pair_s[schedule.stage[first]] / schedule.num_slices
+    elif costs.token_exchange is not None:
+        stages = schedule.stage[first], schedule.stage[first + 1]
+        pairs = costs.token_exchange.paired_s(
+            durations[first], durations[first + 1], stages, float(costs.overlap_slowdown)
+        )
+    else:
+        return _with_pairs(schedule, durations)
+    durations[first] = durations[first + 1] = pairs
+    return durations
+
+
+def row_durations_apart(schedule: ActionTable, costs: CostTable) -> Array:
+    """Seconds of each row by itself, as if no two ran together, shape (rows,)."""
     durations = _single_durations(schedule, costs)
     for rank, of_rank in costs.of_ranks.items():
         rows = schedule.rows_of(rank)
         durations[rows] = _single_durations(schedule, of_rank)[rows]
     if costs.shard_exchange is not None and not costs.shard_exchange.in_every_operation:
         durations = durations + _exposed_s(schedule, costs)
-    if costs.overlapped_pair_s is None:
-        return _with_pairs(schedule, durations)
-    first = np.flatnonzero(schedule.joined)
-    pairs = costs.overlapped_pair_s[schedule.stage[first]] / schedule.num_slices
-    durations[first] = durations[first + 1] = pairs
     return durations
+
+
+def rows_of_tokens(schedule: ActionTable, costs: CostTable, durations: Array) -> TokenRows | None:
+    """Exchanges of tokens along the rows, whose `durations` are given; None where there are none."""
+    if costs.token_exchange is None:
+        return None
+    return token_rows(schedule, costs.token_exchange, durations, row_durations_apart(schedule, costs))
 
 
 def _single_durations(schedule: ActionTable, costs: CostTable) -> Array:

@@ -22,6 +22,7 @@ from pipesim.costs.network.alpha_beta import (
 )
 from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.shards import ShardExchange, SyncStep
+from pipesim.costs.token_exchange import TokenExchange
 from pipesim.errors import ScheduleError
 from pipesim.ir.actions import ActionTable, Op
 
@@ -63,7 +64,8 @@ class CostTable:
     forward_s, backward_s, input_gradient_s, weight_gradient_s : Array
         Durations of F, B, I, W. I and W need not add up to B.
     overlapped_pair_s : Array, optional
-        Duration of a forward and a backward that run together, by the stage of the forward; None: their sum.
+        Duration of a forward and a backward that run together, by the stage of the forward; None: their sum,
+        less what each computes beside the other's exchange of tokens.
     boundary_bytes : Array
         Message that leaves a stage forward; 0 for the last. The gradient that returns has the same size.
     point_to_point : PointToPoint
@@ -81,6 +83,9 @@ class CostTable:
     shard_exchange : ShardExchange, optional
         What every microbatch moves among the replicas; the durations above contain what of it is exposed on
         an idle network. None: nothing.
+    token_exchange : TokenExchange, optional
+        What every microbatch sends to experts and back; the durations above contain what of it shows on an
+        idle network, and pairs hide more. None: nothing.
     gradient_buckets : Array, optional
         Into how many buckets a stage's gradients fall whose collectives start during its last backward, each
         as soon as its gradients are there; None: all at once after a rank's own last backward.
@@ -181,6 +186,7 @@ class CostTable:
     provenance: Mapping[str, str] = field(default_factory=dict)
     fabric: Fabric | None = None
     shard_exchange: ShardExchange | None = None
+    token_exchange: TokenExchange | None = None
     second_embedding: EmbeddingCopy | None = None
     shown_sync: Array | None = None
     optimizer_fixed_s: Number = 0
@@ -242,8 +248,13 @@ class CostTable:
         if self.overlapped_pair_s is not None:
             paired: Number = self.overlapped_pair_s[forward_stage]
             return paired
-        in_turn: Number = self.forward_s[forward_stage] + self.backward_s[backward_stage]
-        return in_turn
+        forward_s, backward_s = self.forward_s[forward_stage], self.backward_s[backward_stage]
+        if self.token_exchange is None:
+            in_turn: Number = forward_s + backward_s
+            return in_turn
+        stages = np.array([forward_stage]), np.array([backward_stage])
+        times = np.array([forward_s]), np.array([backward_s])
+        return float(self.token_exchange.paired_s(*times, stages, float(self.overlap_slowdown))[0])
 
     def p2p(self, src_rank: int, dst_rank: int) -> LinkCost:
         """Link from one rank to another."""

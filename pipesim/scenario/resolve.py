@@ -104,6 +104,9 @@ def resolve(
     ScenarioError
         With the key at fault, without the file.
     """
+    pair_s = _stated_pair_s(keys)
+    if pair_s is not None:
+        keys = keys.model_copy(update={"costs": None})
     _check_one_basis(keys)
     file, directory = source.file, source.directory
     cluster = None if keys.cluster is None else resolve_cluster(keys.cluster, notes)
@@ -180,6 +183,7 @@ def resolve(
         price_usd_per_gpu_hour=_price(keys, cluster, parallel, notes),
         measured_step_time_s=None if keys.measured_step_time is None else float(keys.measured_step_time),
         torch_model=torch_model,
+        overlapped_pair_s=pair_s,
         recompute_for_weights=keys.recompute_for_weights or "held",
         recompute_modules=keys.recompute_modules or ("core_attn",),
         recompute_layers=keys.recompute_layers,
@@ -301,6 +305,14 @@ def _without_cut(keys: AnyScenarioKeys) -> AnyScenarioKeys:
     return keys.model_copy(update={"parallel": parallel, "batch": batch})
 
 
+def _stated_pair_s(keys: AnyScenarioKeys) -> float | None:
+    """Seconds of an overlapped pair, where costs beside a model state that and nothing else."""
+    if keys.costs is None or keys.model is None or keys.costs.model_fields_set != {"overlapped_pair"}:
+        return None
+    stated = keys.costs.overlapped_pair
+    return None if stated is None else float(stated)
+
+
 def _check_one_basis(keys: AnyScenarioKeys) -> None:
     if keys.costs is None:
         if keys.model is None and keys.cluster is None:
@@ -314,7 +326,11 @@ def _check_one_basis(keys: AnyScenarioKeys) -> None:
         return
     for name in ("model", "cluster"):
         if getattr(keys, name) is not None:
-            raise ScenarioError(f"costs are stated, so {name} has no effect; remove one of them", key=name)
+            raise ScenarioError(
+                f"costs are stated, so {name} has no effect; remove one of them (beside a model, costs may "
+                "state overlapped_pair alone)",
+                key=name,
+            )
     without_memory = () if keys.costs.file is not None else ("memory_reserve", "headroom")
     for name in (*_ONLY_WITH_MODEL, *without_memory):
         if getattr(keys, name) is not None:

@@ -419,6 +419,8 @@ class ResolvedScenario:
     measured_step_time_s: float | None = None
     """What a step of this scenario took for real; the difference is shown as not explained."""
     torch_model: TorchModel | None = None
+    overlapped_pair_s: float | None = None
+    """Of a model's forward and backward that a rank runs together; None: modelled."""
     keys: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What it was read from: the keys of a scenario file, overrides applied, references as they were."""
     uncut: bool = False

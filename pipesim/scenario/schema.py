@@ -266,7 +266,8 @@ class CostKeys(Keys):
     overlapped_pair: PositiveSeconds | None = Field(
         None,
         description="a forward and a backward of a rank run together (1/v of it on each of v stages); by "
-        "default as long as both",
+        "default as long as both; beside a model, where exchanges with experts hide in pairs by default, all "
+        "that may be stated",
     )
     activations: PerStageBytes | None = Field(
         None, description="held for one microbatch by a rank, or by each stage"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from pipesim.ir.actions import Action, backward, forward
+from pipesim.ir.actions import Action, backward, forward, overlap
 from pipesim.schedules.registry import Orders, Refusal, Rule, Shape, schedule
 
 
@@ -22,7 +22,7 @@ def group_size(shape: Shape) -> int | None:
 
 def bubble(shape: Shape, forward_s: Any, backward_s: Any) -> Any:
     """(p - 1)(F + B) / v, where m >= N >= p and the last group is whole or has at least p microbatches."""
-    if not _runs_in_megatron(shape, group_size(shape)):
+    if _runs_pairs(shape) or not _runs_in_megatron(shape, group_size(shape)):
         return None
     return (shape.num_ranks - 1) * (forward_s + backward_s) / shape.num_chunks
 
@@ -30,6 +30,15 @@ def bubble(shape: Shape, forward_s: Any, backward_s: Any) -> Any:
 def peak_in_flight(shape: Shape, rank: int) -> int:
     """min(m v, (v - 1) N + 2 (p - 1 - r) + 1)."""
     return min(shape.num_microbatches * shape.num_chunks, _num_warmup(shape, rank) + 1)
+
+
+def _pairs_is_a_choice(shape: Shape) -> bool:
+    return isinstance(shape.options.get("pairs", False), bool)
+
+
+def _runs_pairs(shape: Shape) -> bool:
+    """Whether a forward and the backward behind it run together."""
+    return bool(shape.options.get("pairs", False))
 
 
 def _stated_size_is_whole(shape: Shape) -> bool:
@@ -95,6 +104,7 @@ def _torch_refuses(shape: Shape) -> bool:
     source="arXiv 2104.04473 section 2.2.2; Megatron-LM get_schedule_table",
     rules=(
         Rule("microbatch_group_size to be a whole number of at least 1", _stated_size_is_whole),
+        Rule("pairs to be true or false", _pairs_is_a_choice),
         Rule("m divisible by p, or by max(1, m // p)", lambda s: group_size(s) is not None),
     ),
     known_as={"torch": "Interleaved1F1B", "Megatron": "the schedule with virtual stages"},
@@ -107,7 +117,7 @@ def _torch_refuses(shape: Shape) -> bool:
         ),
         Refusal("torch", "needs m divisible by max(1, m // p), and takes no other N", _torch_refuses),
     ),
-    options=("microbatch_group_size",),
+    options=("microbatch_group_size", "pairs"),
     placement="loop",
     bubble=bubble,
     peak_in_flight=peak_in_flight,
@@ -115,21 +125,29 @@ def _torch_refuses(shape: Shape) -> bool:
     choices=group_in_words,
 )
 def interleaved(shape: Shape) -> Orders:
-    """1F1B over v chunks a rank: a v-th of the bubble for v times the messages."""
+    """1F1B over v chunks a rank: a v-th of the bubble for v times the messages.
+
+    With the option `pairs` each forward of the steady phase runs together with a backward, as Megatron-core's
+    ``overlap_moe_expert_parallel_comm`` has it, after one more forward in the warm-up
+    (megatron/core/pipeline_parallel/schedules.py, combined_1f1b).
+    """
     for rank in range(shape.num_ranks):
         yield _rank_order(shape, rank)
 
 
 def _rank_order(shape: Shape, rank: int) -> Iterator[Action]:
     p, v = shape.num_ranks, shape.num_chunks
-    turns = list(_turns(shape))
+    turns, pairs = list(_turns(shape)), _runs_pairs(shape)
     num_warmup = min(len(turns), _num_warmup(shape, rank))
     forwards = [forward(chunk * p + rank, k) for chunk, k in turns]
     backwards = [backward((v - 1 - chunk) * p + rank, k) for chunk, k in turns]
     yield from forwards[:num_warmup]
     for ahead, behind in zip(forwards[num_warmup:], backwards, strict=False):
-        yield ahead
-        yield behind
+        if pairs:
+            yield overlap(ahead, behind)
+        else:
+            yield ahead
+            yield behind
     yield from backwards[len(turns) - num_warmup :]
 
 
@@ -143,4 +161,6 @@ def _turns(shape: Shape) -> Iterator[tuple[int, int]]:
 
 
 def _num_warmup(shape: Shape, rank: int) -> int:
-    return (shape.num_chunks - 1) * (group_size(shape) or 1) + 2 * (shape.num_ranks - 1 - rank)
+    warmup = (shape.num_chunks - 1) * (group_size(shape) or 1) + 2 * (shape.num_ranks - 1 - rank)
+    # One more, so that the last rank's backward does not wait for the forward beside it.
+    return warmup + _runs_pairs(shape)

@@ -38,21 +38,35 @@ class Exchange:
     hidden: float = 0.0
 
 
-def all_to_all_s(nbytes: float, group: Exchange | None) -> float:
-    """Seconds of an exchange in which each device has `nbytes`, a like share of them for each member.
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Bytes that each device of a group sends in an exchange, to other nodes and inside its own."""
 
-    Its own share stays where it is. A group of one (None) has nothing to do.
+    to_others: float
+    inside: float
+
+    def scaled(self, factor: float) -> Sent:
+        """Give a part or a multiple of it."""
+        return Sent(factor * self.to_others, factor * self.inside)
+
+    def seconds(self, group: Exchange) -> float:
+        """Seconds on an idle network; both kinds of wire carry at a time."""
+        return group.latency_s + max(
+            self.to_others / group.inter_bytes_per_s, self.inside / group.intra_bytes_per_s
+        )
+
+
+def all_to_all(nbytes: float, group: Exchange) -> Sent:
+    """Exchange in which each device has `nbytes`, a like share of them for each member.
+
+    Its own share stays where it is.
     """
-    if group is None:
-        return 0.0
     share = nbytes / group.num_members
-    intra_s = (group.num_together - 1) * share / group.intra_bytes_per_s
-    inter_s = (group.num_members - group.num_together) * share / group.inter_bytes_per_s
-    return group.latency_s + max(intra_s, inter_s)
+    return Sent((group.num_members - group.num_together) * share, (group.num_together - 1) * share)
 
 
-def one_copy_s(token_bytes: float, num_nodes_hit: float, num_devices_hit: float, group: Exchange) -> float:
-    """Seconds of an exchange in which each device sends its tokens once to each place that needs them.
+def one_copy(token_bytes: float, num_nodes_hit: float, num_devices_hit: float, group: Exchange) -> Sent:
+    """Exchange in which each device sends its tokens once to each place that needs them.
 
     Parameters
     ----------
@@ -64,9 +78,10 @@ def one_copy_s(token_bytes: float, num_nodes_hit: float, num_devices_hit: float,
         The devices.
     """
     num_nodes = group.num_members / group.num_together
-    inter_s = token_bytes * num_nodes_hit * (1 - 1 / num_nodes) / group.inter_bytes_per_s
-    intra_s = token_bytes * num_devices_hit * (1 - 1 / group.num_members) / group.intra_bytes_per_s
-    return group.latency_s + max(inter_s, intra_s)
+    return Sent(
+        token_bytes * num_nodes_hit * (1 - 1 / num_nodes),
+        token_bytes * num_devices_hit * (1 - 1 / group.num_members),
+    )
 
 
 def expected_places(experts: Experts, num_places: int) -> float:

@@ -22,6 +22,7 @@ from pipesim.costs.stages.sharding import GatheredBlock, Sharding, StageParamete
 from pipesim.costs.stages.stage_provenance import common_provenance
 from pipesim.costs.stages.state import StateBytes
 from pipesim.costs.table import CostTable, EmbeddingCopy, GradientCollective, Skip
+from pipesim.costs.token_exchange import TokenExchange
 from pipesim.errors import ScenarioError
 from pipesim.ir.actions import Op
 from pipesim.scenario.hardware import Accelerator, Cluster
@@ -69,6 +70,8 @@ class Stages:
         Over all replicas, recomputation left out.
     provenance : Mapping of str to str
         What is particular to the model.
+    token_exchange : TokenExchange, optional
+        Of stages with experts that are shared out.
     causal_flops_per_step, hardware_flops_per_step : float, optional
         The same with half of the attention, and with what is recomputed.
     logit_bytes, deferred_logit_bytes : FloatArray, optional
@@ -100,6 +103,7 @@ class Stages:
     tied_embedding_ring: Ring | None = None
     second_embedding_parameters: float = 0.0
     weight_recompute_s: FloatArray | float = 0.0
+    token_exchange: TokenExchange | None = None
     causal_flops_per_step: float | None = None
     hardware_flops_per_step: float | None = None
     logit_bytes: FloatArray | None = None
@@ -158,7 +162,9 @@ def cost_table(
     offload = scenario.offload
     # Read and written at a time, for the host's link is full duplex.
     offloaded = offload.optimizer * state.optimizer(dense, experts)
+    pair_s = scenario.overlapped_pair_s
     table = CostTable(
+        overlapped_pair_s=None if pair_s is None else np.full(num_stages, pair_s / num_chunks),
         forward_s=np.sum(list(forward_parts.values()), axis=0),
         backward_s=np.sum(list(backward_parts.values()), axis=0),
         input_gradient_s=input_gradient,
@@ -213,6 +219,7 @@ def cost_table(
         fabric=fabric(cluster, parallel),
         shard_exchange=exchange,
         skips=stages.skips,
+        token_exchange=stages.token_exchange,
     )
     return _with_hidden_gradients(table) if scenario.hides_gradients else table
 

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pipesim.costs.network.alpha_beta import LinkCost, Ring, all_gather_s, all_reduce_s
-from pipesim.costs.network.exchange import Exchange, all_to_all_s, expected_places, one_copy_s
+from pipesim.costs.network.exchange import Exchange
 from pipesim.costs.stages.overlap import exposed_s
 from pipesim.costs.transformer.flops import (
     attention_gemms,
@@ -48,6 +48,7 @@ from pipesim.costs.transformer.flops import (
     mlp_gemms,
     router_flops,
 )
+from pipesim.costs.transformer.layer_exchange import NOTHING_MOVED, Moved, layer_exchange
 from pipesim.costs.transformer.parameters import key_size, value_size
 from pipesim.costs.transformer.products import ProductTimes, Rates, products
 from pipesim.scenario.resolved import ActivationFormat, Experts, RecomputeModule, Transformer
@@ -150,13 +151,15 @@ class BlockTimes:
     """Seconds of one block (a layer, the embedding, the head), forward and backward by part.
 
     `weight_gradient_s` is the share of the backward that W runs when a schedule splits it, and
-    `weight_recompute_s` what W runs on top of that and a full backward does not.
+    `weight_recompute_s` what W runs on top of that and a full backward does not; `moved` are the tokens that
+    its forward and its backward exchange, of which these times contain what shows.
     """
 
     forward_s: dict[str, float]
     backward_s: dict[str, float]
     weight_gradient_s: float
     weight_recompute_s: float = 0.0
+    moved: tuple[Moved, Moved] = (NOTHING_MOVED, NOTHING_MOVED)
 
     @property
     def total_s(self) -> float:
@@ -172,7 +175,7 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
     memory_bound = _memory_bound_s(setting, experts)
     collective = _tensor_collective_s(setting, experts)
     to_context, from_context = _context_exchange_s(setting, attention, attention_backward)
-    to_experts, to_experts_backward = (0.0, 0.0) if experts is None else _expert_exchange_s(setting, experts)
+    there, back = (NOTHING_MOVED, NOTHING_MOVED) if experts is None else layer_exchange(setting, experts)
     overhead = setting.layer_overhead_s
     forward = {
         "gemm": gemm.forward_s,
@@ -180,13 +183,14 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
         "memory_bound": memory_bound,
         "tensor_collective": collective,
         "context_exchange": to_context,
-        "expert_exchange": to_experts,
         "overhead": overhead,
     }
+    there = there.beside(sum(forward.values()))
+    forward["expert_exchange"] = there.shown_s
     # The overhead is the host's, which runs ahead during a backward: recomputing pays none.
     again = {
         "none": 0.0,
-        "selective": sum(_module_s(setting, experts, attention + to_context)),
+        "selective": sum(_module_s(setting, experts, attention + to_context, there.shown_s)),
         "full": sum(forward.values()) - overhead,
     }
     backward = {
@@ -195,10 +199,11 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
         "memory_bound": _MEMORY_BOUND_BACKWARD * memory_bound,
         "tensor_collective": collective,
         "context_exchange": from_context,
-        "expert_exchange": to_experts_backward,
         "overhead": 2 * overhead,
         "recompute": again[setting.recompute],
     }
+    back = back.beside(sum(backward.values()))
+    backward["expert_exchange"] = back.shown_s
     if experts is not None:
         floor_s = setting.expert_layer_floor_s
         forward["overhead"] += max(0.0, floor_s - sum(forward.values()))
@@ -206,10 +211,14 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
     # I has paid for one recomputation.
     more = again[setting.recompute] if setting.weights_recompute else 0.0
     weights_s = gemm.weight_gradient_s + overhead
-    return BlockTimes(forward, backward, weight_gradient_s=weights_s, weight_recompute_s=more)
+    if setting.recompute == "full" or "moe" in setting.recomputed_modules:
+        back = back.after(there)
+    return BlockTimes(forward, backward, weights_s, more, (there, back))
 
 
-def _module_s(setting: Setting, experts: Experts | None, core_attention_s: float) -> Iterator[float]:
+def _module_s(
+    setting: Setting, experts: Experts | None, core_attention_s: float, to_experts_s: float
+) -> Iterator[float]:
     """Forward of each module that selective recomputation runs again in a layer."""
     model, tensor, rows = setting.model, setting.tensor, setting.num_expert_rows
     modules, rate = setting.recomputed_modules, setting.rates.memory_bytes_per_s
@@ -232,7 +241,7 @@ def _module_s(setting: Setting, experts: Experts | None, core_attention_s: float
         dense_half = _tensor_collective_s(setting, None) / 2
         yield router_flops(model, setting.num_tokens / tensor) / setting.rates.layer_gemm_flops_per_s
         yield _routed_products(setting, experts).forward_s
-        yield _expert_exchange_s(setting, experts)[0]
+        yield to_experts_s
         yield _sort_s(setting) + _tensor_collective_s(setting, experts) - dense_half
     if "moe_act" in modules:
         yield rows * inner_bytes * experts.intermediate_size / rate
@@ -361,24 +370,3 @@ def _tensor_collective_s(setting: Setting, experts: Experts | None) -> float:
             messages.append((setting.num_tokens, ring))
     seconds = sum(float(all_reduce_s(rows * row_bytes, over)) for rows, over in messages)
     return setting.tensor_collective_factor * seconds
-
-
-def _expert_exchange_s(setting: Setting, experts: Experts) -> tuple[float, float]:
-    """Time what of sending tokens to their experts and back shows, in the forward and in the backward.
-
-    Only the way there can be narrow; the way back, and gradients both ways, have 16 bits.
-    """
-    group, share = setting.exchange, setting.dispatch_bytes / _WIDE_BYTES
-    if group is None:
-        return 0.0, 0.0
-    if group.one_copy:
-        token_bytes = _WIDE_BYTES * setting.num_tokens * setting.model.hidden_size / setting.tensor
-        num_nodes = -(-group.num_members // group.num_together)
-        hit = expected_places(experts, num_nodes), expected_places(experts, group.num_members)
-        narrow, wide = (one_copy_s(nbytes, *hit, group) for nbytes in (share * token_bytes, token_bytes))
-    else:
-        # Bytes of the tokens that the busiest device gets, or gives back.
-        copies = _WIDE_BYTES * setting.num_expert_rows * setting.model.hidden_size / setting.tensor
-        narrow, wide = (all_to_all_s(nbytes, group) for nbytes in (share * copies, copies))
-    shown = 1 - group.hidden
-    return shown * (narrow + wide), shown * 2 * wide

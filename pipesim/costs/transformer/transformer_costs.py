@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from pipesim.costs.network.topology import tied_embedding_ring
 from pipesim.costs.stages.assembly import Stages, cost_table, on_mixed_ranks
 from pipesim.costs.stages.sharding import GatheredBlock, StageParameters
 from pipesim.costs.table import CostTable
+from pipesim.costs.token_exchange import TokenExchange
 from pipesim.costs.transformer.activation_memory import stage_activations
 from pipesim.costs.transformer.cut import Holders, layers_of_stages, layers_per_stage
 from pipesim.costs.transformer.flops import recomputed_flops, step_flops
@@ -27,6 +28,7 @@ from pipesim.costs.transformer.layer import (
     layer_times,
     message_bytes,
 )
+from pipesim.costs.transformer.layer_exchange import Moved
 from pipesim.costs.transformer.parameters import (
     embedding_parameters,
     head_parameters,
@@ -35,6 +37,7 @@ from pipesim.costs.transformer.parameters import (
 )
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.costs.transformer.transformer_provenance import transformer_provenance
+from pipesim.ir.actions import Op
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.resolved import Efficiency, LayerSplit, ResolvedScenario, Transformer
 
@@ -112,6 +115,7 @@ def model_costs(
         hardware_flops_per_step=step_flops(model, num_sequences)
         + _recomputed(setting, layers, num_sequences),
         provenance=transformer_provenance(model, counts),
+        token_exchange=_token_exchange(setting, times),
         tied_embedding_bytes=embedding_parameters(model).split / parallel.tensor * precision.gradient_bytes,
         tied_embedding_ring=tied_embedding_ring(cluster, parallel) if model.tie_word_embeddings else None,
         second_embedding_parameters=head_parameters(model).per_device(parallel.tensor)
@@ -165,6 +169,32 @@ class _StageTimes:
         blocks: list[dict[str, float]] = [getattr(kind, direction) for kind in self.kinds]
         parts = {part: self.of_stages([block.get(part, 0.0) for block in blocks]) for part in PARTS}
         return {part: seconds for part, seconds in parts.items() if seconds.any()}
+
+
+def _token_exchange(setting: Setting, times: _StageTimes) -> TokenExchange | None:
+    group = setting.exchange
+    if group is None:
+        return None
+    crosses = group.num_together < group.num_members
+
+    def of_stages(read: Callable[[Moved], float]) -> dict[Op, FloatArray]:
+        by_pass = [times.of_stages([read(kind.moved[way]) for kind in times.kinds]) for way in (0, 1)]
+        return dict(zip((Op.F, Op.B), by_pass, strict=True))
+
+    nbytes = of_stages(lambda moved: moved.sent.to_others if crosses else moved.sent.inside)
+    latency_s, alone_s = of_stages(lambda moved: moved.latency_s), of_stages(lambda moved: moved.alone_s)
+    moved = next(kind.moved[0] for kind in times.kinds if kind.moved[0].alone_s)
+    sent = moved.sent.to_others if crosses else moved.sent.inside
+    return TokenExchange(
+        nbytes,
+        latency_s,
+        alone_s,
+        of_stages(lambda moved: moved.shown_s),
+        num_parts=tuple(sum(kind.with_experts for kind in of_stage) for of_stage in times.layers),
+        bytes_per_s=sent / (moved.alone_s - moved.latency_s),
+        num_members=group.num_members,
+        inside_share=moved.sent.inside / sent,
+    )
 
 
 def _recomputed(setting: Setting, layers: Sequence[Sequence[LayerKind]], num_sequences: float) -> float:
