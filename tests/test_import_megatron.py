@@ -362,7 +362,7 @@ def test_zero_bubble_script(define: dict[str, str], schedule: str, microbatches:
     assert mapping["model"]["seq_length"] == 4096
     assert (mapping["parallel"]["tensor"], mapping["parallel"]["pipeline"]) == (2, 2)
     assert (mapping["batch"]["global"], mapping["schedule"]) == (8, schedule)
-    assert mapping["precision"] == {"compute": "fp16", "gradient_bytes": 2}
+    assert mapping["precision"] == {"compute": "fp16", "gradient_bytes": 2, "optimizer_bytes": 16}
     assert mapping["network"] == {"p2p": "blocking"}
     assert "model.vocab_size" in imported.placeholders
     assert "FP32" in "".join(imported.inferred)

@@ -268,7 +268,7 @@ def test_references_outside_the_file_stay_unknown(value: str) -> None:
         {"x": "${.y}", "y": "${.x}"},
         {"x": "${divide:5,2}"},
         {"x": "${divide_ceil:5,0}"},
-        {"x": "${multiply:1.5,2}"},
+        {"x": "${multiply:word,2}"},
         {"x": "${multiply:__import__('os'),2}"},
         {"x": "${multiply:999999999999,999999999999}"},
         {f"x{n}": f"${{.x{n + 1}}}${{.x{n + 1}}}" for n in range(60)} | {"x60": "y"},

@@ -3,7 +3,8 @@
 Sources: arXiv 2104.04473 Table 1 (A100 of 80 GB); arXiv 2211.05100 section 3 (BLOOM, the same);
 arXiv 2204.06745 (GPT-NeoX-20B, A100 of 40 GB); NVIDIA's NeMo,
 scripts/performance/recommended_model_configs/model_configs_h100.csv, and NeMo-Framework-Launcher,
-launcher_scripts/conf/training; torchtitan, train_configs/llama3_405b.toml and
+launcher_scripts/conf/training; MLPerf Training, mlcommons/training_results_v4.0 and v5.0, NVIDIA's gpt3 and
+llama31_405b; torchtitan, train_configs/llama3_405b.toml and
 benchmarks/llama3_h100_202412_torchtitan.md (72.7 GiB measured).
 """
 
@@ -55,7 +56,19 @@ RUNS: dict[str, tuple[str, list[Path], dict[str, Any]]] = {
     },
     "BLOOM": ("deepspeed", [DATA / "deepspeed_bloom.sh"], {"overrides": A100}),
     "GPT-NeoX-20B": ("neox", [DATA / "neox_20b.yml"], {"overrides": ["cluster.accelerator=a100-sxm-40"]}),
-    **{f"NeMo H100 {row}": ("nemo", [DATA / "nemo_h100.csv"], {"row": str(row)}) for row in (1, 3, 4, 5)},
+    **{f"NeMo H100 {row}": ("nemo", [DATA / "nemo_h100.csv"], {"row": str(row)}) for row in range(1, 7)},
+    **{
+        f"MLPerf {name}": ("nemo", [DATA / file for file in files], {})
+        for name, files in {
+            "v4.0 GPT-3": [
+                "mlperf_gpt3.yaml",
+                "optim/distributed_fused_adam.yaml",
+                "mlperf_common.sh",
+                "config_DGXH100_64x8x128x4x8_mbs2.sh",
+            ],
+            "v5.0 Llama 3.1 405B": ["mlperf_common.sh", "config_DGXH100_64x8x288xtp8pp8cp2.sh"],
+        }.items()
+    },
     "Llama 3.1 405B, torchtitan": ("torchtitan", [DATA / "torchtitan_405b.toml"], {}),
     "Llama 3.1 405B, torchtitan 2024": ("torchtitan", [DATA / "torchtitan_405b_2024.toml"], {}),
     **{f"{name}, launcher": ("nemo", [], {"launcher": name}) for name in LAUNCHER},

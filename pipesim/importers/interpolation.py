@@ -1,6 +1,7 @@
 """Values of a YAML file with OmegaConf's ``${...}``, and the arithmetic that NeMo's launcher registers.
 
-The environment is never read: ``${oc.env:NAME,default}`` is its default.
+The environment is never read: ``${oc.env:NAME,default}`` is what a script beside the file assigns, or its
+default.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from omegaconf.resolvers import oc
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.counts import clean
+from pipesim.scenario.loading import parse_yaml
 from pipesim.scenario.settings import Unknown
 
 MAX_DEPTH = 20
@@ -30,18 +32,33 @@ _REFERENCE = re.compile(r"\$\{([^${}:]*)\}")
 _COMPUTED_NAME = re.compile(r"\$\{[^:{}]*\$\{")
 _SHORT_DEFAULT = re.compile(r"\$\{([A-Z][A-Z0-9_]*):([^${}]*)\}")
 """``${NAME:default}``, as some launchers write defaults of the environment."""
-_ARITHMETIC: dict[str, Callable[..., int]] = {
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
     "multiply": lambda *numbers: math.prod(numbers),
     "sum": lambda *numbers: sum(numbers),
     "add": lambda *numbers: sum(numbers),
     "subtract": lambda first, *numbers: first - sum(numbers),
     "divide_ceil": lambda first, *numbers: -(-first // math.prod(numbers)),
+    "ceil_div": lambda first, *numbers: -(-first // math.prod(numbers)),
     "divide_floor": lambda first, *numbers: first // math.prod(numbers),
+    "floor_div": lambda first, *numbers: first // math.prod(numbers),
     "divide": lambda first, *numbers: _exactly(first, math.prod(numbers)),
+    "div": lambda first, *numbers: first / math.prod(numbers),
+    "min": min,
+    "max": max,
+    "lt": lambda first, second: first < second,
+    "gt": lambda first, second: first > second,
 }
+_CHOICES: dict[str, Callable[..., Any]] = {
+    "if": lambda condition, then, otherwise: then if condition else otherwise,
+    "eq": lambda first, second: first == second,
+    "neq": lambda first, second: first != second,
+}
+"""What NeMo's launcher and MLPerf's submissions register; the latter by names that are not the former's."""
 
 
-def resolved(document: Mapping[str, Any], *, file: str, mounted: str = "") -> dict[str, Any]:
+def resolved(
+    document: Mapping[str, Any], *, file: str, mounted: str = "", environment: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Put values in place of references.
 
     Parameters
@@ -52,6 +69,8 @@ def resolved(document: Mapping[str, Any], *, file: str, mounted: str = "") -> di
         For messages.
     mounted : str
         Where the file hangs in the whole configuration, such as ``training``: references may start there.
+    environment : Mapping, optional
+        What ``${oc.env:NAME}`` stands for: variables of scripts that were named beside the file.
 
     Returns
     -------
@@ -66,7 +85,7 @@ def resolved(document: Mapping[str, Any], *, file: str, mounted: str = "") -> di
     plain = _readable(document, file, ())
     whole = {mounted: plain, **plain} if mounted and mounted not in plain else plain
     _refuse_without_end(whole, file)
-    with _own_resolvers():
+    with _own_resolvers(environment or {}):
         return _mapping(OmegaConf.create(whole), document, file, ())
 
 
@@ -97,32 +116,44 @@ def _readable(value: Any, file: str, path: tuple[str, ...]) -> Any:
 
 
 @contextmanager
-def _own_resolvers() -> Iterator[None]:
-    """Register the launcher's arithmetic and an empty environment, and put back what was there."""
-    added = [name for name in _ARITHMETIC if not OmegaConf.has_resolver(name)]
-    OmegaConf.register_resolver("oc.env", _default_of, replace=True)
+def _own_resolvers(environment: Mapping[str, str]) -> Iterator[None]:
+    """Register the launcher's arithmetic and a stated environment, and put back what was there."""
+
+    def variable(name: str, *default: Any) -> Any:
+        if name in environment:
+            return environment[name]
+        if not default:
+            raise KeyError(name)
+        return default[0]
+
+    functions = {name: _counted(function) for name, function in _ARITHMETIC.items()} | _CHOICES
+    added = [name for name in functions if not OmegaConf.has_resolver(name)]
+    OmegaConf.register_resolver("oc.env", variable, replace=True)
+    OmegaConf.register_resolver("oc.decode", _decoded, replace=True)
     for name in added:
-        OmegaConf.register_resolver(name, _counted(_ARITHMETIC[name]))
+        OmegaConf.register_resolver(name, functions[name])
     try:
         yield
     finally:
         OmegaConf.register_resolver("oc.env", oc.env, replace=True)
+        OmegaConf.register_resolver("oc.decode", oc.decode, replace=True)
         for name in added:
             OmegaConf.clear_resolver(name)
 
 
-def _default_of(name: str, *default: Any) -> Any:
-    if not default:
-        raise KeyError(name)
-    return default[0]
+def _decoded(value: Any) -> Any:
+    """Read a text as YAML would; defaults are read already."""
+    return parse_yaml(value) if isinstance(value, str) else value
 
 
-def _counted(function: Callable[..., int]) -> Callable[..., int]:
-    def compute(*numbers: Any) -> int:
-        if len(numbers) < 2 or any(type(number) is not int or abs(number) > 10**18 for number in numbers):
-            raise ValueError("two or more whole numbers are needed")
+def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compute(*numbers: Any) -> Any:
+        if len(numbers) < 2 or any(type(number) not in (int, float) for number in numbers):
+            raise ValueError("two or more numbers are needed")
+        if not all(abs(number) <= 10**18 for number in numbers):
+            raise ValueError("a number is too large")
         result = function(*numbers)
-        if abs(result) > 10**18:
+        if not abs(result) <= 10**18:
             raise ValueError("the result is too large")
         return result
 

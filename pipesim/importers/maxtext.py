@@ -8,7 +8,7 @@ from typing import Any
 from pipesim.errors import ScenarioError
 from pipesim.importers.facts import Facts, product
 from pipesim.importers.model_names import fields_of, preset_named
-from pipesim.importers.python_configuration import with_overrides
+from pipesim.importers.overriding import with_overrides
 from pipesim.importers.request import Request, read_shape
 from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.settings import Settings

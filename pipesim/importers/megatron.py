@@ -113,15 +113,17 @@ def read(request: Request) -> Facts:
 
 
 def _narrow_gradients(facts: Facts, settings: Settings) -> None:
-    """Count gradients in fp16 where weights are.
+    """Count gradients in fp16 where weights are, and a copy of them in fp32 beside the optimizer's state.
 
-    NVIDIA's Megatron Core User Guide, Distributed Optimizer, has 20 bytes a parameter then: the 4 of a copy
-    of the gradients are there during the optimizer's step alone, when no activations are.
+    Source: NVIDIA, Megatron Core User Guide, Distributed Optimizer: 20 bytes a parameter, 18 in bf16.
     """
     wide = settings.flag("accumulate-allreduce-grads-in-fp32")
     if facts.precision.get("compute") == "fp16" and "gradient_bytes" not in facts.precision and not wide:
         facts.precision["gradient_bytes"] = 2
-        facts.inferred["precision.gradient_bytes"] = "2 (--fp16 without --accumulate-allreduce-grads-in-fp32)"
+        facts.precision["optimizer_bytes"] = facts.precision.get("optimizer_bytes", 12) + 4
+        facts.inferred["precision.gradient_bytes"] = (
+            "2, and 4 of their copy in fp32 (--fp16 without --accumulate-allreduce-grads-in-fp32)"
+        )
 
 
 def megatron_facts(request: Request, settings: Settings, arguments: Arguments, path: Path) -> Facts:

@@ -10,14 +10,14 @@ from pipesim.importers.facts import Facts, cut_evenly
 from pipesim.importers.interpolation import resolved
 from pipesim.importers.megatron import LIMITS
 from pipesim.importers.megatron_cut import cut_by_layout, layout_text
-from pipesim.importers.model_names import fields_of
+from pipesim.importers.mlperf import accelerator_of, environment_of, mlperf_document, unread
+from pipesim.importers.model_names import fields_of, preset_named
 from pipesim.importers.nemo_memory import read_memory
 from pipesim.importers.nemo_recipe import recipe_settings
 from pipesim.importers.nemo_table import read_table
-from pipesim.importers.python_configuration import with_overrides
+from pipesim.importers.overriding import YAML, overlaid, scripts_of, with_overrides
 from pipesim.importers.request import NEEDED, Request, read_shape, read_sizes
 from pipesim.importers.tokenizers import embedding_rows, tokens_of
-from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.settings import Settings
 
 _GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu", "quick-geglu")
@@ -54,7 +54,8 @@ _FIRST_AND_LAST = (
 def read(request: Request) -> Facts:
     """Read a NeMo YAML file, a Megatron-Bridge recipe, or a row of a table; further files override it.
 
-    ``${...}`` references and the launcher's arithmetic are resolved.
+    ``${...}`` references and the launcher's arithmetic are resolved; scripts beside the file, or MLPerf's
+    configurations without one, are the environment.
 
     Raises
     ------
@@ -69,13 +70,24 @@ def read(request: Request) -> Facts:
         return _facts(request, recipe_settings(request))
     if request.row is not None:
         raise ScenarioError("is for CSV tables and Python files; remove it", file=str(path), key="--row")
-    document = read_yaml_mapping(path)
+    script = scripts_of(request)
+    document = overlaid({} if suffix in YAML else mlperf_document(script, str(path)), request.paths)
     if not isinstance(document.get("model"), dict):
         raise ScenarioError("holds no model: mapping, as NeMo's configurations do", file=str(path))
-    values = resolved(document, file=str(path), mounted="training")
+    environment = environment_of(script)
+    values = resolved(document, file=str(path), mounted="training", environment=environment)
     inferred: dict[str, str] = {}
-    settings = request.settings(with_overrides(values, request, inferred), str(path))
+    settings = request.settings(with_overrides(values, request, inferred, script), str(path))
+    if settings.is_known("model.base_config"):
+        inferred["precision.gradient_bytes"] = "2 (MLPerf's pretrain.py reduces gradients in bf16)"
+    variables = request.settings(unread(environment, document), request.files)
     facts = _facts(request, settings)
+    facts.accelerator = accelerator_of(request)
+    if "precision.gradient_bytes" in inferred:
+        facts.precision["gradient_bytes"] = 2
+    if facts.optimizer == "plain" and variables.text("$USE_DIST_OPTIMIZER") == "True":
+        facts.optimizer = "sharded"
+        facts.inferred["optimizer"] = "sharded ($USE_DIST_OPTIMIZER)"
     facts.inferred |= inferred
     return facts
 
@@ -106,11 +118,19 @@ def _facts(request: Request, settings: Settings) -> Facts:
 
 def _preset(settings: Settings) -> dict[str, Any]:
     """Take the preset of a recipe that names its model and states no shape."""
-    name = settings.text("model.preset")
+    name = settings.text("model.preset", sets="model.preset")
+    if name is None:
+        size = settings.raw("model.base_config", sets="model")[1]
+        name = None if size is None else preset_named(f"llama3-{size}")
     if name is None or "model.num_layers" in settings:
         return {}
     length = settings.count(*_LENGTHS, sets="model.seq_length")
-    return {"preset": name} | ({} if length is None else {"seq_length": length})
+    layers = settings.count("model.overwritten_attributes.num_layers", sets="model.num_hidden_layers")
+    return {"preset": name} | {
+        key: value
+        for key, value in (("seq_length", length), ("num_hidden_layers", layers))
+        if value is not None
+    }
 
 
 def _cut(facts: Facts, settings: Settings) -> None:

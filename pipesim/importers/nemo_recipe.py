@@ -10,12 +10,12 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.importers.model_names import preset_named
+from pipesim.importers.overriding import with_overrides
 from pipesim.importers.python_configuration import (
     ARGUMENTS,
     CALLED,
     PythonConfiguration,
     chosen_function,
-    with_overrides,
 )
 from pipesim.importers.request import Request
 from pipesim.reading import read_text
@@ -82,7 +82,9 @@ def _over_defaults(values: dict[str, Any], begun: str, not_followed: dict[str, s
         if isinstance(section, dict) and isinstance(stated, dict):
             of_fsdp = strategy if key == "ddp" and stated.get("use_megatron_fsdp") else {}
             result[key] = (
-                section | of_fsdp | {name: item for name, item in stated.items() if item is not None}
+                section
+                | of_fsdp
+                | {name: section.get(name) if item is None else item for name, item in stated.items()}
             )
         elif key not in values:
             result[key] = section

@@ -154,6 +154,8 @@ def _facts(row: Mapping[str, str], number: int, request: Request) -> Facts:
     dtype = cells.word("dtype")
     if dtype in ("bf16", "fp16", "fp8"):
         facts.precision["compute"] = dtype
+    facts.precision["gradient_bytes"] = 2
+    facts.inferred["precision.gradient_bytes"] = "2 (NeMo's performance recipes reduce gradients in bf16)"
     facts.sequence_parallel = facts.tensor > 1
     facts.inferred["parallel.sequence_parallel"] = "on with tensor parallelism, as in NeMo's recipes"
     facts.optimizer = "sharded"

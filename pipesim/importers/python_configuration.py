@@ -1,4 +1,4 @@
-"""Configurations that are written as Python, and overrides from launch scripts; nothing of it is run.
+"""Configurations that are written as Python; nothing of it is run.
 
 A function of such a file builds mappings out of calls with keywords and assigns to their attributes.
 Literals, plain arithmetic, functions of the same file and attributes of what was built are followed; all else
@@ -14,10 +14,6 @@ from typing import Any
 from pipesim.errors import ScenarioError
 from pipesim.importers.literals import assignments, evaluated, or_unknown, parsed
 from pipesim.importers.request import Request
-from pipesim.importers.shell import new_script, read_script
-from pipesim.reading import read_text
-from pipesim.scenario.counts import shown
-from pipesim.scenario.loading import parse_yaml, read_yaml_mapping
 from pipesim.scenario.settings import Unknown
 
 MAX_DEPTH = 20
@@ -173,57 +169,3 @@ def chosen_function(request: Request, configuration: PythonConfiguration, *, opt
         return str(wanted)
     found = f"found {wanted[:60]!r}; there are" if wanted else f"choose a function by {option} NAME:"
     raise ScenarioError(f"{found} {', '.join(names)[:3000] or 'none'}", file=file, key=option)
-
-
-def with_overrides(values: dict[str, Any], request: Request, inferred: dict[str, str]) -> dict[str, Any]:
-    """Lay the second and further files over the first: YAML, or scripts and texts with ``a.b=value``.
-
-    Parameters
-    ----------
-    values : dict
-        The first file's, nested; left as it is.
-    request : Request
-        Its further files are read.
-    inferred : dict
-        Receives what replaced what.
-
-    Returns
-    -------
-    dict
-        Nested as before.
-
-    Raises
-    ------
-    ScenarioError
-        Unreadable files.
-    """
-    result = dict(values)
-    script = new_script(request.files, request.define)
-    for path in request.paths[1:]:
-        if path.suffix.lower() in (".yaml", ".yml"):
-            for key, value in read_yaml_mapping(path).items():
-                result[key] = {**result.get(key, {}), **value} if isinstance(value, dict) else value
-        else:
-            read_script(read_text(path), script)
-    for words in script.commands:
-        for word in words:
-            name, equals, text = word.lstrip("+").partition("=")
-            parts = name.removeprefix("training.").removeprefix("cfg.").split(".")
-            if not equals or name.startswith("-") or not all(part.isidentifier() for part in parts):
-                continue
-            why = script.variables.doubt(text)
-            _set(result, parts, Unknown(why) if why else parse_yaml(text, file=request.files), inferred)
-    inferred |= script.notes
-    return result
-
-
-def _set(result: dict[str, Any], parts: list[str], value: Any, inferred: dict[str, str]) -> None:
-    here = result
-    for part in parts[:-1]:
-        below = here.get(part)
-        here[part] = dict(below) if isinstance(below, dict) else {}
-        here = here[part]
-    before = here.get(parts[-1])
-    if before is not None and before != value:
-        inferred[".".join(parts)] = f"{shown(value)} (an override; the file says {shown(before)})"
-    here[parts[-1]] = value

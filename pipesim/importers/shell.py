@@ -310,10 +310,11 @@ class _Runner:
             raise _Exit
         expanded = [field for token in words[start:] for field in self._variables.fields(token.text)]
         if name in (".", "source"):
-            what = " ".join(self._variables.as_set(word) or "..." for word in expanded[1:])
-            self._script.notes[f"line {words[start].line}"] = (
-                f"{name} {what}: not read; name the file as well"
-            )
+            what = " ".join(self._variables.as_set(word) or _end_of(word) for word in expanded[1:])
+            if what.rpartition("/")[2] not in self._variables.file.split(", "):
+                self._script.notes[f"line {words[start].line}"] = (
+                    f"{name} {what}: not read; name the file as well"
+                )
             return True
         if expanded:
             self._script.commands.append(expanded)
@@ -340,6 +341,12 @@ class _Runner:
     def _set_unknown(self, name: str, line: int) -> None:
         why = f"${name}, which line {line} sets in a loop, a function, or under a condition that is not known"
         self._variables.values[name] = self._variables.unknown(why)
+
+
+def _end_of(path: str) -> str:
+    """Keep the name of a file whose folder is not known."""
+    name = path.rpartition("/")[2]
+    return "..." if "\0" in name or not name else f".../{name}"
 
 
 def _doubted(mode: Mode) -> Mode:

@@ -45,6 +45,12 @@ class Known:
     refused: Mapping[str, str] = field(default_factory=dict)
     noted: Mapping[str, str] = field(default_factory=dict)
 
+    def is_harmless(self, name: str) -> bool:
+        """Whether a setting of this name may go unread without a word."""
+        return name in self.harmless or any(
+            "*" in pattern and fnmatchcase(name, pattern) for pattern in self.harmless
+        )
+
 
 @cache
 def known_settings(*paths: Path) -> Known:
@@ -267,7 +273,7 @@ class Settings:
                 else:
                     inside = f"{path.removeprefix(f'{name}.')} = {shown(value)}"
                     notes[name] = f"{notes[name]}, {inside}" if name in notes else f"{words}: {inside}"
-            elif not noted and _plain(path).rpartition(".")[2] in self._known.harmless:
+            elif not noted and self._known.is_harmless(_plain(path).rpartition(".")[2]):
                 continue
             else:
                 notes[path] = shown(value)
