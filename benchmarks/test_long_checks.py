@@ -1,6 +1,7 @@
 """Checks of the suite's kind that take too long for it: all refits, long searches, many random schedules."""
 
 import pytest
+import test_auto_contended
 import test_auto_kernels
 import test_evaluate_compiled
 import test_plan_published
@@ -26,6 +27,11 @@ def test_every_shipped_value_is_found_again(recipe):
 @pytest.mark.parametrize("seed", range(test_evaluate_compiled.NUM_SEEDS, 1000))
 def test_the_compiled_evaluator_equals_the_exact_one_and_the_engine(seed):
     test_evaluate_compiled.test_the_compiled_evaluator_equals_the_exact_one_and_the_engine(seed)
+
+
+@pytest.mark.parametrize("seed", range(test_auto_contended.NUM_SCENARIOS, 200))
+def test_where_traffic_meets_no_named_order_is_faster_than_auto(seed):
+    test_auto_contended.check(seed)
 
 
 SHAPES = [

@@ -1,19 +1,14 @@
 """The one road from a scenario to its numbers: nothing else picks what times a schedule, or its costs."""
 
-from pipesim.prediction.preparation import Prepared, prepare
+from pipesim.prediction.orders import load_order, schedule_of
+from pipesim.prediction.preparation import prepare
+from pipesim.prediction.prepared import Prepared
 from pipesim.prediction.programs import Programs
 from pipesim.prediction.repeats import Repeats, repeat
 from pipesim.prediction.result import Asynchrony, Prediction
-from pipesim.prediction.road import (
-    Timing,
-    least_step_s,
-    needs_engine,
-    predict,
-    predict_prepared,
-    predict_within,
-    replay,
-)
-from pipesim.prediction.schedule_source import is_scenario_file, load_csv, load_order, schedule_of, shape_of
+from pipesim.prediction.road import predict, predict_prepared, predict_within
+from pipesim.prediction.schedule_source import is_scenario_file, load_csv, shape_of
+from pipesim.prediction.stepping import Timing, least_step_s, needs_engine, replay
 
 __all__ = [
     "Asynchrony",

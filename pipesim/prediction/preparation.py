@@ -3,79 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from pipesim.costs import CostTable, build_costs
 from pipesim.costs.copies import for_schedule
-from pipesim.device_memory import fits_headroom, fits_memory, peak_memory_by_rank
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.ir.actions import Schedule
 from pipesim.ir.shape import stage_holders
+from pipesim.prediction.prepared import Prepared
 from pipesim.prediction.programs import Laid, Programs
 from pipesim.prediction.result import Asynchrony
+from pipesim.prediction.rivals import soonest
 from pipesim.prediction.schedule_source import read_schedule, shape_of
 from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.schedules import Family, Shape, family
-from pipesim.timing.longest_path import StepProgram
-
-
-class PeakMemory(NamedTuple):
-    """Bytes of the fullest device, and whether every rank's fit: None as in `pipesim.metrics.StepMetrics`."""
-
-    most_bytes: float | None
-    fits: bool | None
-    fits_headroom: bool | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
-    """All that a prediction is made of but the times.
-
-    Parameters
-    ----------
-    scenario : ResolvedScenario
-        What was asked.
-    laid : Laid
-        The schedule.
-    costs : CostTable
-        For the schedule: with every version of the weights and both copies of the model.
-    shape : Shape, optional
-        What the schedule was generated for; None of a CSV.
-    asynchrony : Asynchrony, optional
-        None where all microbatches see the same weights.
-    notes : tuple of str
-        Frameworks that would refuse the schedule at this shape.
-    choices : Mapping of str to str
-        What the schedule chose where the shape leaves it open, by key of the scenario.
-    """
-
-    scenario: ResolvedScenario
-    laid: Laid
-    costs: CostTable
-    shape: Shape | None
-    asynchrony: Asynchrony | None
-    notes: tuple[str, ...]
-    choices: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def schedule(self) -> Schedule:
-        """The schedule, compute only."""
-        return self.laid.schedule
-
-    @property
-    def program(self) -> StepProgram:
-        """All of a step that the schedule's order decides, for the compiled evaluator."""
-        return self.laid.program(tied_embedding=self.costs.tied_embedding is not None)
-
-    @property
-    def peak_memory(self) -> PeakMemory:
-        """What the fullest device takes, by the order alone."""
-        by_rank, costs = peak_memory_by_rank(self.schedule, self.costs), self.costs
-        most = None if by_rank is None else max(by_rank)
-        return PeakMemory(most, fits_memory(by_rank, costs), fits_headroom(by_rank, costs))
 
 
 def prepare(
@@ -114,9 +58,18 @@ def prepare(
     laid = programs.of_shape(chosen.name, shape, costs)
     asynchrony = None if chosen.synchronous else _asynchrony(chosen, shape, costs)
     notes = tuple(f"{r.framework}: {r.words}" for r in chosen.refusals if r.refuses(shape))
-    costs = _costs_of(scenario, laid.schedule, costs, asynchrony)
     choices = {} if chosen.choices is None else chosen.choices(shape)
-    return Prepared(scenario, laid, costs, shape, asynchrony, notes, choices)
+    own_costs = _costs_of(scenario, laid.schedule, costs, asynchrony)
+    prepared = Prepared(scenario, laid, own_costs, shape, asynchrony, notes, choices)
+    if chosen.rivals is None:
+        return prepared
+    rivals = chosen.rivals
+    return soonest(prepared, lambda: (_with_schedule(prepared, one, costs) for one in rivals(shape, costs)))
+
+
+def _with_schedule(prepared: Prepared, schedule: Schedule, costs: CostTable) -> Prepared:
+    own_costs = _costs_of(prepared.scenario, schedule, costs, prepared.asynchrony)
+    return replace(prepared, laid=Laid(schedule), costs=own_costs)
 
 
 def _asynchrony(chosen: Family, shape: Shape, costs: CostTable) -> Asynchrony:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pipesim.errors import ScenarioError
-from pipesim.prediction.preparation import Prepared
+from pipesim.prediction.prepared import Prepared
 from pipesim.prediction.road import predict_prepared
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pipesim.costs import build_costs
 from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.files import printable_stem
 from pipesim.ir import check_messages, has_messages, validate
 from pipesim.ir.actions import Schedule
 from pipesim.reading import read_text
-from pipesim.scenario import ResolvedScenario, load_scenario
-from pipesim.schedules import Family, Shape, family, generate
+from pipesim.scenario import ResolvedScenario
+from pipesim.schedules import Family, Shape
 
 GROUP_SIZE = "microbatch_group_size"
 
@@ -49,52 +47,6 @@ def shape_of(
         num_microbatches=scenario.batch.num_microbatches,
         options=options,
     )
-
-
-def schedule_of(scenario: ResolvedScenario) -> Schedule:
-    """Generate or read the schedule that a scenario names; compute only.
-
-    Raises
-    ------
-    PipesimError
-        If the schedule does not go with the scenario's sizes.
-    """
-    may_skip = scenario.torch_model is not None or (scenario.costs is not None and scenario.costs.skips)
-    if scenario.schedule.csv is not None:
-        schedule = read_schedule(scenario, scenario.schedule.csv)
-        num_chunks = schedule.num_stages // schedule.num_ranks
-        if not may_skip:
-            return schedule
-        costs = build_costs(scenario, num_chunks=num_chunks, holders=schedule.holders)
-        return replace(schedule, skips=costs.skip_ends)
-    chosen = family(scenario.schedule.name or "")
-    shape = shape_of(scenario, chosen, options=scenario.schedule.options)
-    needs_costs = chosen.needs_costs or may_skip
-    return generate(
-        chosen.name, shape, build_costs(scenario, num_chunks=shape.num_chunks) if needs_costs else None
-    )
-
-
-def load_order(path: str | Path, *overrides: str) -> Schedule:
-    """Read an order from a CSV, or make the one that a scenario file names; compute only.
-
-    Parameters
-    ----------
-    path : str or Path
-        ``.yaml`` or ``.yml`` is a scenario, anything else a CSV of actions.
-    *overrides : str
-        ``KEY=VALUE`` each, of the scenario.
-
-    Raises
-    ------
-    PipesimError
-        If the file cannot be read, or holds no legal schedule.
-    """
-    if is_scenario_file(path):
-        return schedule_of(load_scenario(path, overrides))
-    if overrides:
-        raise ScenarioError(f"{overrides[0]} is for scenarios; this is a CSV of actions", file=str(path))
-    return load_csv(path)
 
 
 def is_scenario_file(path: str | Path) -> bool:

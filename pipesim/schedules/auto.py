@@ -8,12 +8,14 @@ split only if that gains something. A proven lower bound tells how far from the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from pipesim.costs.copies import for_schedule
 from pipesim.costs.table import CostTable
+from pipesim.device_memory import fits_headroom, fits_memory, peak_memory_by_rank
 from pipesim.errors import InfeasibleError
 from pipesim.ir.actions import Action, Schedule
 from pipesim.schedules._named import NamedSchedule, fits, named_schedules, placement_of
@@ -77,10 +79,27 @@ def search(shape: Shape, costs: CostTable) -> AutoResult:
     """
     rng = np.random.default_rng(int(shape.options.get("seed", 0)))
     budget = int(shape.options.get("budget", DEFAULT_BUDGET))
-    placements = _placements(shape)
+    problems = _problems(shape, costs)
+    results = []
+    for (placement, problem), mine in zip(problems.items(), _named(shape, costs, problems), strict=True):
+        words = [problem.word(n.schedule) for n in mine]
+        found = search_mixtures(problem, budget // len(problems), rng, words)
+        bound = _bound_s(shape, costs, problem.rank_of.tolist())
+        results.append(_result(placement, problem, found, bound, mine, costs))
+    return _best(results)
+
+
+def rivals(shape: Shape, costs: CostTable) -> list[Schedule]:
+    """Return what named schedules do on the placements that are searched, within the memory limits."""
+    named = _named(shape, costs, _problems(shape, costs))
+    return [replace(one.schedule, name="auto") for ones in named for one in ones]
+
+
+def _problems(shape: Shape, costs: CostTable) -> dict[str, Problem]:
+    """Set up the search of each placement that has room for a microbatch."""
     problems: dict[str, Problem] = {}
     infeasible: InfeasibleError | None = None
-    for placement, rank_of in placements.items():
+    for placement, rank_of in _placements(shape).items():
         memory = memory_limit(shape, costs, rank_of)
         try:
             problems[placement] = Problem.of(rank_of, shape.num_microbatches, costs, memory)
@@ -88,20 +107,36 @@ def search(shape: Shape, costs: CostTable) -> AutoResult:
             infeasible = error
     if infeasible is not None and not problems:
         raise infeasible
+    return problems
+
+
+def _named(shape: Shape, costs: CostTable, problems: dict[str, Problem]) -> list[list[NamedSchedule]]:
+    """Generate the named schedules of each problem that fit its limits."""
     named = list(named_schedules(shape, costs, next(iter(problems.values())).memory))
-    results = []
-    for placement, problem in problems.items():
-        mine = [n for n in named if n.rank_of == tuple(problem.rank_of) and fits(n.schedule, problem.memory)]
-        words = [problem.word(n.schedule) for n in mine]
-        found = search_mixtures(problem, budget // len(problems), rng, words)
-        results.append(_result(placement, problem, found, mine, costs))
-    return _best(results)
+    return [
+        [n for n in named if n.rank_of == tuple(problem.rank_of) and _fits(n.schedule, shape, costs, problem)]
+        for problem in problems.values()
+    ]
+
+
+def _fits(schedule: Schedule, shape: Shape, costs: CostTable, problem: Problem) -> bool:
+    """Whether an order keeps a stated limit, else whether it fits the devices with their headroom.
+
+    The search keeps room for the largest working set beside all that is held; an order may need it only
+    while less is held.
+    """
+    if "max_in_flight" in shape.options:
+        return fits(schedule, problem.memory)
+    costs = for_schedule(costs, schedule)
+    peaks = peak_memory_by_rank(schedule, costs)
+    return fits_memory(peaks, costs) is not False and fits_headroom(peaks, costs) is not False
 
 
 def _result(
     placement: str,
     problem: Problem,
     found: Mixture,
+    bound: float,
     named: list[NamedSchedule],
     costs: CostTable,
 ) -> AutoResult:
@@ -116,7 +151,7 @@ def _result(
     return AutoResult(
         orders=orders,
         makespan_s=makespan,
-        lower_bound_s=min(lower_bound_s(problem), makespan),
+        lower_bound_s=min(bound, makespan),
         placement=placement,
         best_named=None if best is None else best.schedule.name,
         best_named_makespan_s=None if best is None else best.makespan_s,
@@ -159,10 +194,15 @@ def lower_bound_of(schedule: Schedule, costs: CostTable) -> float | None:
         return None
     shape = Shape(schedule.num_ranks, len(rank_of) // schedule.num_ranks, schedule.num_microbatches)
     try:
-        problem = Problem.of(rank_of, schedule.num_microbatches, costs, memory_limit(shape, costs, rank_of))
+        return _bound_s(shape, costs, rank_of)
     except InfeasibleError:
         return None
-    return lower_bound_s(problem)
+
+
+def _bound_s(shape: Shape, costs: CostTable, rank_of: Sequence[int]) -> float:
+    """Makespan that no order that fits can beat."""
+    memory = memory_limit(shape, costs, rank_of, at_most=True)
+    return lower_bound_s(Problem.of(rank_of, shape.num_microbatches, costs, memory))
 
 
 def _placements(shape: Shape) -> dict[str, list[int]]:
@@ -201,6 +241,7 @@ def _is_count(name: str, least: int) -> Any:
     options=("placement", "max_in_flight", "seed", "budget"),
     placement=None,
     splits_backward=True,
+    rivals=rivals,
     needs_costs=True,
 )
 def auto(shape: Shape, costs: CostTable) -> Orders:

@@ -96,6 +96,9 @@ class Family:
         Copies of each stage's weights over the ranks of one pipeline.
     splits_backward : bool
         Runs some backwards as I and W, so both times are needed.
+    rivals : Callable, optional
+        ``rivals(shape, costs)``: schedules that the order does not lose to where nothing contends, and must
+        not lose to where something does.
     needs_costs : bool
         The order follows from the stages' times: `generate` must be given a cost table.
     """
@@ -122,6 +125,7 @@ class Family:
     num_slices: Callable[[Shape], int] | None = None
     num_model_replicas: int = 1
     splits_backward: bool = False
+    rivals: Callable[[Shape, CostTable], Iterable[Schedule]] | None = None
     needs_costs: bool = False
 
     def check(self, shape: Shape) -> None:

@@ -13,8 +13,15 @@ from pipesim.ir.shape import Shape
 from pipesim.search.problem import MemoryLimit
 
 
-def memory_limit(shape: Shape, costs: CostTable, rank_of: Sequence[int]) -> MemoryLimit:
-    """Memory that activations may take on each rank: what the options state, else what the device leaves."""
+def memory_limit(
+    shape: Shape, costs: CostTable, rank_of: Sequence[int], *, at_most: bool = False
+) -> MemoryLimit:
+    """Memory that activations may take on each rank: what the options state, else what the device leaves.
+
+    With the headroom kept, beside the largest working set of a rank's stages, so that all fits whatever runs;
+    or, `at_most`, all memory beside the least working set, which no order that fits can exceed.
+    """
+    room_for = np.min if at_most else np.max
     ranks, p = np.array(rank_of), shape.num_ranks
     stated = shape.options.get("max_in_flight")
     if stated is not None:
@@ -28,13 +35,18 @@ def memory_limit(shape: Shape, costs: CostTable, rank_of: Sequence[int]) -> Memo
         return MemoryLimit(np.ones(shape.num_stages), np.full(p, np.inf))
     static = np.array(costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes, np.float64)
     working = np.array(costs.working_bytes, np.float64)
+    limit_of = _limit_bytes if at_most else _budget_bytes
     left = [
-        (_budget_bytes(costs.of_ranks.get(rank, costs)) or np.inf)
+        (limit_of(costs.of_ranks.get(rank, costs)) or np.inf)
         - static[ranks == rank].sum()
-        - working[ranks == rank].max()
+        - room_for(working[ranks == rank])
         for rank in range(p)
     ]
     return MemoryLimit(amounts, np.array(left), deferred)
+
+
+def _limit_bytes(costs: CostTable) -> float | None:
+    return costs.memory_limit_bytes
 
 
 def _budget_bytes(costs: CostTable) -> float | None:
