@@ -105,6 +105,17 @@ SETTLED = """(async () => {
 })()"""
 
 
+CUT = """[...document.querySelectorAll('main *')].filter((one) => {
+  if (one.closest('.tip') || !one.getClientRects().length) return false;
+  const scrolls = (e) => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX);
+  let holder = one; while (holder && !scrolls(holder)) holder = holder.parentElement;
+  const out = one.getBoundingClientRect().right > document.documentElement.clientWidth + 1;
+  const hides = getComputedStyle(one).overflowX !== 'visible' && !scrolls(one);
+  return (out && !holder) || (hides && one.scrollWidth > one.clientWidth + 1);
+}).map((one) => one.outerHTML.slice(0, 120))"""
+"""What of the page is neither on the screen nor reached by scrolling."""
+
+
 @contextmanager
 def browser():
     """Start Chromium with a profile of its own and give its first tab; it ends with the block."""

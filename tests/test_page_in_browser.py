@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from headless_browser import PROGRAM, WHY_NOT, browser
+from headless_browser import CUT, PROGRAM, WHY_NOT, browser
 from typer.testing import CliRunner
 
 import pipesim
@@ -16,15 +16,6 @@ GPT3 = ROOT / "scenarios" / "gpt3-175b-a100.yaml"
 SCHEDULES = "1f1b,zb-v,gpipe"
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason=WHY_NOT)
-
-CUT = """[...document.querySelectorAll('main *')].filter((one) => {
-  if (one.closest('.tip') || !one.getClientRects().length) return false;
-  const scrolls = (e) => ['auto', 'scroll'].includes(getComputedStyle(e).overflowX);
-  let holder = one; while (holder && !scrolls(holder)) holder = holder.parentElement;
-  const out = one.getBoundingClientRect().right > document.documentElement.clientWidth + 1;
-  const hides = getComputedStyle(one).overflowX !== 'visible' && !scrolls(one);
-  return (out && !holder) || (hides && one.scrollWidth > one.clientWidth + 1);
-}).map((one) => one.outerHTML.slice(0, 120))"""
 
 LANE = "document.getElementById('timelines').timelines.view.lanes"
 
@@ -178,6 +169,9 @@ def test_a_tick_box_shows_a_lane_and_headings_sort(tab, pages):
         seconds = [float(words.split()[0]) for words in tab.run(column)]
         assert seconds == sorted(seconds, reverse=backwards)
         assert tab.run(f"{head}.getAttribute('aria-sort')") == way
+    tab.run("document.querySelector('table.schedules th button').click()")
+    names = [words.split()[0] for words in tab.run(column.replace(f"{head}.cellIndex", "0"))]
+    assert names == sorted(names)
 
 
 def test_on_paper_a_picture_stands_in(tab, pages):

@@ -54,9 +54,9 @@ class Page(HTMLParser):
         assert tag not in ("link", "iframe", "object", "form", "a")
         self.policy += attributes.get("content", "") if "http-equiv" in attributes else ""
         if tag == "script":
-            assert attributes in ({}, {"type": "text/plain", "id": "timeline-data"})
-            self.scripts += [""] * (not attributes)
-            self.runs = not attributes
+            assert attributes in ({"type": "module"}, {"type": "text/plain", "id": "timeline-data"})
+            self.runs = "id" not in attributes
+            self.scripts += [""] * self.runs
         assert not any(name.startswith("on") or name in ("href", "srcset", "action") for name in attributes)
         if tag == "img":
             kind, _, data = attributes["src"].partition(",")

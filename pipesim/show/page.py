@@ -14,6 +14,9 @@ from markupsafe import Markup
 
 from pipesim.show.blocks import Lines, Picture, Section, Table, Timelines
 
+SCRIPT = ("script/data.js", "script/lane.js", "script/page.js")
+"""One script together: what a file names may stand in one before it."""
+
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 """What an HTML or a UTF-8 file may not hold; names of files can."""
 
@@ -45,7 +48,7 @@ def page(title: str, sections: Sequence[Section], *, footer: str) -> str:
     kinds = {"table": Table, "picture": Picture, "lines": Lines, "timelines": Timelines}
     environment.tests["a"] = lambda block, kind: isinstance(block, kinds[kind])
     data = [block.data for section in sections for block in section.blocks if isinstance(block, Timelines)]
-    script = _beside("timeline.js") if data else ""
+    script = "\n".join(map(_beside, SCRIPT)) if data else ""
     return environment.from_string(_beside("page.html.jinja")).render(
         title=title,
         sections=sections,

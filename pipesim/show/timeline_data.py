@@ -66,7 +66,7 @@ def _type_of(values: npt.NDArray[Any]) -> str:
 
 
 def packed_timelines(runs: Mapping[int, TimedRun], *, shown: Sequence[int], unit: TimeUnit) -> str:
-    """Compress the timelines of runs; see `timeline.js` for the reader.
+    """Compress the timelines of runs; see `script/data.js` for the reader.
 
     Parameters
     ----------
