@@ -5,6 +5,7 @@ import test_auto_contended
 import test_auto_kernels
 import test_evaluate_compiled
 import test_plan_published
+import test_traced_model
 
 from pipesim.evidence.calibration.presets_from_tables import RECIPES, calibrate_published
 from pipesim.evidence.published import SETS
@@ -32,6 +33,14 @@ def test_the_compiled_evaluator_equals_the_exact_one_and_the_engine(seed):
 @pytest.mark.parametrize("seed", range(test_auto_contended.NUM_SCENARIOS, 200))
 def test_where_traffic_meets_no_named_order_is_faster_than_auto(seed):
     test_auto_contended.check(seed)
+
+
+def test_sdxl_multiplies_as_published():
+    # 149.438 TMACs of 25 steps with guidance, which runs the U-Net twice each, and the parameters of
+    # the public checkpoint: arXiv 2404.02747 (T-GATE), huggingface.co/docs/diffusers/optimization/tgate.
+    test_traced_model.test_products_and_parameters_of_models_with_skips_and_of_video_are_the_published_ones(
+        "sdxl:sdxl_1024", 149_438 / 50, 2_567_463_684
+    )
 
 
 SHAPES = [

@@ -79,8 +79,10 @@ The module is looked for in the scenario's folder, then as Python does. `factory
 - `sample(generator)`: inputs and targets of one microbatch, drawn from a `torch.Generator`.
 - `loss(output, targets)`: the mean loss of the microbatch.
 
-Two more are optional: `sequence_dim`, the dimension that schedules with slices cut, and `optimizer`, from a
-rank's parameters to their optimizer. `scenarios/resnet.py` and `scenarios/dit.py` are complete examples.
+Three more are optional: `sequence_dim`, the dimension that schedules with slices cut; `optimizer`, from a
+rank's parameters to their optimizer; and `skips`, pairs of layers: the output of the first is given to the
+second too, a later one, as a further argument. `scenarios/resnet.py` and `scenarios/dit.py` are complete
+examples, `scenarios/sdxl.py` and `scenarios/t5.py` with skip connections.
 """
 
 

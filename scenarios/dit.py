@@ -62,6 +62,14 @@ def loss(output: Tensor, noise: Tensor) -> Tensor:
     return functional.mse_loss(output[:, :CHANNELS], noise)
 
 
+def waves(steps: Tensor, dtype: torch.dtype) -> Tensor:
+    """Timesteps, (batch,), as cosines and sines of 128 frequencies."""
+    half = FREQUENCIES // 2
+    rates = torch.exp(-math.log(10_000) * torch.arange(half, device=steps.device) / half)
+    angles = steps.float()[:, None] * rates
+    return torch.cat([angles.cos(), angles.sin()], -1).to(dtype)
+
+
 class Embedding(nn.Module):
     """Patches to tokens, with positions; timestep and class to the last token."""
 
@@ -76,11 +84,7 @@ class Embedding(nn.Module):
         """Map (batch, channels + 2, height, width) to (batch, tokens + 1, width)."""
         steps, classes = x[:, CHANNELS, 0, 0], x[:, CHANNELS + 1, 0, 0]
         tokens = self.patches(x[:, :CHANNELS]).flatten(2).transpose(1, 2) + self.positions
-        half = FREQUENCIES // 2
-        rates = torch.exp(-math.log(10_000) * torch.arange(half, device=x.device) / half)
-        angles = steps.float()[:, None] * rates
-        waves = torch.cat([angles.cos(), angles.sin()], -1).to(x.dtype)
-        condition = self.steps(waves) + self.classes(classes.long())
+        condition = self.steps(waves(steps, x.dtype)) + self.classes(classes.long())
         return torch.cat([tokens, condition[:, None]], 1)
 
 
@@ -128,7 +132,10 @@ class Head(nn.Module):
         """Map (batch, tokens + 1, width) to (batch, 2 * channels, height, width)."""
         x, condition = x[:, :-1], x[:, -1:]
         shift, scale = self.modulation(condition).chunk(2, -1)
-        patches = self.out(self.norm(x) * (1 + scale) + shift)
+        return self.images(self.out(self.norm(x) * (1 + scale) + shift))
+
+    def images(self, patches: Tensor) -> Tensor:
+        """Put patches, (batch, tokens, values), in their places."""
         grid = patches.view(-1, self.side, self.side, self.patch, self.patch, 2 * CHANNELS)
         return torch.einsum("nhwpqc->nchpwq", grid).reshape(
             -1, 2 * CHANNELS, self.side * self.patch, self.side * self.patch
