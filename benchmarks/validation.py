@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import Any
 
 from pipesim.evidence.validation import ValidationRow, summary_of, validate
 from pipesim.executor import RankPool
-from pipesim.scenario import scenario_from_mapping
+from pipesim.scenario import ResolvedScenario, scenario_from_mapping
 from pipesim.schedules import families
 
 RESULTS = Path(__file__).parent / "results"
@@ -44,6 +45,21 @@ class Part:
     microbatches: tuple[int, ...]
     names: tuple[str, ...] = SCHEDULES
     limits: dict[str, float] = field(default_factory=dict)
+    runtime: str = "pipesim"
+    chunked_costs: dict[str, Any] | None = None
+    """Of schedules with two stages a rank, where costs differ from stage to stage."""
+
+    def calls(self) -> Iterator[tuple[ResolvedScenario, dict[str, Any]]]:
+        """Scenario and settings of each call of `validate`: schedules of one stage a rank, then of two."""
+        names = tuple(name for name in self.names if name not in CHUNKED)
+        yield scenario_from_mapping(self.scenario), {"schedules": names, "chunks": (1,)}
+        chunked = {"schedules": tuple(name for name in self.names if name in CHUNKED), "chunks": (2,)}
+        if self.chunked_costs is None:
+            yield scenario_from_mapping(self.scenario), chunked
+            return
+        parallel = self.scenario["parallel"] | {"virtual_stages": 2}
+        changed = {"parallel": parallel, "costs": self.chunked_costs, "schedule": "looped-bfs"}
+        yield scenario_from_mapping(self.scenario | changed), chunked | {"calibrate_on": "looped-bfs"}
 
 
 def emulated(num_ranks: int) -> Part:
@@ -65,6 +81,40 @@ def emulated(num_ranks: int) -> Part:
             "median_replay_error_one_stage": 0.01,
             "median_replay_error_more_stages": 0.03,
         },
+    )
+
+
+def uneven(num_stages: int, forward_ms: float) -> dict[str, Any]:
+    """Stages of which the slowest takes twice the fastest."""
+    times = [forward_ms * (1 + (5 * stage % num_stages) / (num_stages - 1)) for stage in range(num_stages)]
+
+    def of_stages(factor: float) -> list[str]:
+        return [f"{factor * each} ms" for each in times]
+
+    return {"forward": of_stages(1), "backward": of_stages(2), "boundary": "512 KiB"}
+
+
+def in_torch(num_ranks: int) -> Part:
+    return Part(
+        f"torch-p{num_ranks}",
+        f"emulated in torch's own runtime, {num_ranks} ranks, uneven stages of F 10 to 20 ms, B 20 to 40 ms",
+        {
+            "name": f"emulated in torch's runtime, {num_ranks} ranks",
+            "parallel": {"pipeline": num_ranks},
+            "batch": {"microbatches": 2 * num_ranks},
+            "costs": uneven(num_ranks, 10),
+            "schedule": "gpipe",
+        },
+        "emulated",
+        (2 * num_ranks,),
+        names=("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "zb-v", "dualpipe-v"),
+        limits={
+            "median_step_time_error": 0.01,
+            "max_step_time_error": 0.035,
+            "median_bubble_error": 0.005,
+        },
+        runtime="torch",
+        chunked_costs=uneven(2 * num_ranks, 5),
     )
 
 
@@ -100,12 +150,11 @@ COMPUTED = Part(
         "median_replay_error_more_stages": 0.03,
     },
 )
-PARTS = (emulated(4), emulated(8), COMPUTED)
+PARTS = (emulated(4), emulated(8), in_torch(4), in_torch(8), COMPUTED)
 
 
 def run(part: Part, num_steps: int) -> dict[str, Any]:
     """Run a part, schedules of one stage a rank and those of more from one set of processes."""
-    scenario = scenario_from_mapping(part.scenario)
     begin = time.perf_counter()
 
     def progress(words: str) -> None:
@@ -113,15 +162,13 @@ def run(part: Part, num_steps: int) -> dict[str, Any]:
 
     rows: list[ValidationRow] = []
     skipped: dict[str, str] = {}
-    with RankPool(scenario.parallel.pipeline) as pool:
-        names = tuple(name for name in part.names if name not in CHUNKED)
-        chunked = tuple(name for name in part.names if name in CHUNKED)
-        for chosen, chunks in ((names, (1,)), (chunked, (2,))):
+    with RankPool(part.scenario["parallel"]["pipeline"]) as pool:
+        for scenario, settings in part.calls():
             found = validate(
                 scenario,
                 device=part.device,
-                schedules=chosen,
-                chunks=chunks,
+                runtime=part.runtime,
+                **settings,
                 microbatches=part.microbatches,
                 num_steps=num_steps,
                 pool=pool,

@@ -43,6 +43,10 @@ def validate(
     steps: Annotated[int, typer.Option(min=1, help="Steps to measure of each schedule.")] = 10,
     warmup: Annotated[int, typer.Option(min=0, help="Steps before them.")] = 3,
     threads: Annotated[int, typer.Option(min=1, help="Threads of a rank on a CPU.")] = 1,
+    runtime: Annotated[
+        str,
+        typer.Option(help="pipesim, torch (its runtime of orders) or torch-named (its own classes, if any)."),
+    ] = "pipesim",
     timeout: options.Timeout = STALL_S,
     startup_timeout: options.StartupTimeout = STARTUP_S,
 ) -> None:
@@ -64,6 +68,7 @@ def validate(
         threads_per_rank=threads,
         stall_timeout_s=timeout,
         startup_timeout_s=startup_timeout,
+        runtime=runtime,
         progress=lambda words: typer.echo(f"running: {words}", err=True),
     )
     if plot is not None:

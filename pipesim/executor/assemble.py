@@ -12,12 +12,14 @@ from pipesim.executor.job import Job, RankResult
 from pipesim.executor.run import Run, timeline_of
 from pipesim.executor.workload import describe
 from pipesim.ir import NONE
-from pipesim.ir.actions import RECEIVES, SENDS, Lowered
+from pipesim.ir.actions import RECEIVES, SENDS, Lowered, Op
 
 Nanoseconds = npt.NDArray[np.int64]
 _SECONDS = 1e-9
 _TIMES = ("start", "end", "wait_start", "wait_end")
 _LENGTHS = ("own", "cpu")
+_LONG_BEFORE_NS = 3_000_000
+"""More than a message takes in torch's runtime between CPUs: 1.3 to 2 ms, most of it host time."""
 
 
 def assemble(job: Job, results: Sequence[RankResult]) -> Run:
@@ -33,6 +35,8 @@ def assemble(job: Job, results: Sequence[RankResult]) -> Run:
     schedule = job.schedule
     processes = sorted(results, key=lambda result: result.process)
     columns = {name: _joined(processes, name) for name in (*_TIMES, *_LENGTHS)}
+    if job.runtime != "pipesim":
+        _infer_waits(job, columns)
     _span_messages(job, columns)
     never = {name: columns[name] == 0 for name in _TIMES}
     recorded = columns["start"][~never["start"]]
@@ -83,6 +87,37 @@ def _joined(processes: Sequence[RankResult], name: str) -> Nanoseconds:
             column = np.where(column == 0, 0, column - offset[:, None])
         parts.append(column)
     return np.concatenate(parts, axis=1).reshape(-1)
+
+
+def _infer_waits(job: Job, columns: dict[str, Nanoseconds]) -> None:
+    """Say when ranks of torch's runtime waited, and when it sent, neither of which it tells.
+
+    A rank waited from its computation before on if its message was made about then or later; and a message
+    leaves when it is made. Where it was made `_LONG_BEFORE_NS` earlier, it was there.
+    """
+    send, _, taker = _message_rows(job.schedule)
+    num_rows = len(job.schedule.op)
+    before = _computation_before(job.schedule)
+    maker = before[send]
+    for first in range(0, len(columns["start"]), num_rows):
+        start, end, wait_start, wait_end = (columns[name][first : first + num_rows] for name in _TIMES)
+        start[send] = end[maker]
+        wait_end[taker] = start[taker]
+        came = np.where(before[taker] == NONE, start[taker], end[before[taker]])
+        wait_start[taker] = np.where(end[maker] > came - _LONG_BEFORE_NS, came, start[taker])
+
+
+def _computation_before(schedule: Lowered) -> npt.NDArray[np.intp]:
+    """Row of the last computation before each row on its rank; `NONE` before a rank's first."""
+    before = np.full(len(schedule.op), NONE, np.intp)
+    for rank in range(schedule.num_ranks):
+        last = NONE
+        rows = schedule.rows_of(rank)
+        for row in range(rows.start, rows.stop):
+            before[row] = last
+            if schedule.op[row] <= Op.W:
+                last = row
+    return before
 
 
 def _span_messages(job: Job, columns: dict[str, Nanoseconds]) -> None:

@@ -205,3 +205,37 @@ class EmulatedDevice(CpuDevice):
         columns = {name: np.array(values, np.int64) for name, values in self._record.items()}
         standing = (columns["own"] - columns["cpu"])[self._is_transfer].max(initial=0)
         return columns, bool(self._latest_wake > UNDISTURBED_LATENESS_NS or standing > self._may_stand_ns)
+
+
+class SleepingDevice(CpuDevice):
+    """Sleeps until each computation has taken its time, from when the host came to it.
+
+    Parameters
+    ----------
+    row_s : sequence of float
+        Seconds of each row of the rank's program.
+    """
+
+    def __init__(self, row_s: Sequence[float]) -> None:
+        self._row_ns = [round(seconds * 1e9) for seconds in row_s]
+        super().__init__(len(row_s))
+
+    def begin_step(self) -> None:
+        """Clear the record."""
+        super().begin_step()
+        self._latest_wake = 0
+
+    def after(self, instruction: Instruction) -> None:
+        """Let the rest of the row's time pass and note the end."""
+        deadline = self._start[instruction.row] + self._row_ns[instruction.row]
+        remaining = deadline - time.perf_counter_ns()
+        if remaining > 0:
+            time.sleep(remaining * 1e-9)
+        if self._row_ns[instruction.row]:
+            self._latest_wake = max(self._latest_wake, time.perf_counter_ns() - deadline)
+        super().after(instruction)
+
+    def end_step(self) -> tuple[dict[str, Nanoseconds], bool]:
+        """Give the record; disturbed if the process woke up late."""
+        columns = {name: np.array(values, np.int64) for name, values in self._record.items()}
+        return columns, bool(self._latest_wake > UNDISTURBED_LATENESS_NS)

@@ -14,6 +14,7 @@ from pipesim.ir.actions import Lowered
 
 BUILDING, BETWEEN_STEPS = -1, -2
 """Where a rank stands when it is at no row."""
+RUNTIMES = ("pipesim", "torch", "torch-named")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Job:
         Whether gradients of the first step and weights after the last come back.
     receives_ahead : int
         Computations by which a receive is posted before it is needed, where messages carry numbers.
+    runtime : {"pipesim", "torch", "torch-named"}
+        What runs it: our executor, torch's runtime of orders, or torch's own class where it has one.
     by_order : bool
         Match messages by their order between CPUs too, as is done between GPUs.
     """
@@ -50,6 +53,7 @@ class Job:
     keep_state: bool = False
     receives_ahead: int = 2
     by_order: bool = False
+    runtime: str = "pipesim"
 
     @property
     def num_processes(self) -> int:

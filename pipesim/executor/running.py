@@ -29,6 +29,7 @@ def execute(
     threads_per_rank: int = 1,
     stall_timeout_s: float = STALL_S,
     startup_timeout_s: float = STARTUP_S,
+    runtime: str = "pipesim",
     pool: RankPool | None = None,
 ) -> Run | None:
     """Replay a lowered schedule with one process a rank, action by action.
@@ -56,6 +57,8 @@ def execute(
         A run in which no rank finishes an action for so long is ended.
     startup_timeout_s : float
         So is one in which no rank gets on for so long while stages are built.
+    runtime : {"pipesim", "torch", "torch-named"}
+        What runs it: our executor, torch's runtime of orders, or torch's own class where it has one.
     pool : RankPool, optional
         Processes to use; by default they are started and ended here.
 
@@ -78,8 +81,12 @@ def execute(
             f"found {num_replicas} replicas, {num_steps} steps after {warmup}; "
             f"expected at least 1 replica, 1 step and 0 warm-up steps"
         )
-    job = Job(schedule, workload, device, num_replicas, num_steps, warmup, record)
+    job = Job(schedule, workload, device, num_replicas, num_steps, warmup, record, runtime=runtime)
     require_torch()
+    if runtime != "pipesim":
+        from pipesim.executor import torch_replay
+
+        torch_replay.check_runnable(job)
     if device == "cuda":
         require_gpus()
     if pool is not None:

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,6 +118,11 @@ class Worker:
             return None
         replica, rank = job.place(self.process)
         program = programs[rank]
+        if job.runtime != "pipesim":
+            from pipesim.executor.torch_replay import TorchRank
+
+            rank_of_torch = TorchRank(job, program, groups.everybody, on_row)
+            return rank_of_torch.run(self.process, on_step, partial(self._told_by_all, job))
         device = self._device(job, rank)
         transport = self._transport(job, replica, rank, device, groups)
         if transport.matches_by_number:

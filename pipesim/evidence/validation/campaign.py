@@ -124,6 +124,7 @@ def validate(
     threads_per_rank: int = 1,
     stall_timeout_s: float = STALL_S,
     startup_timeout_s: float = STARTUP_S,
+    runtime: str = "pipesim",
     retries: int = 2,
     pool: RankPool | None = None,
     progress: Callable[[str], None] = lambda _: None,
@@ -153,6 +154,8 @@ def validate(
         See `pipesim.executor.running`.
     stall_timeout_s, startup_timeout_s : float
         See `pipesim.executor.running`.
+    runtime : {"pipesim", "torch", "torch-named"}
+        What runs the schedules; see `pipesim.executor.running`.
     retries : int
         How often a run with fewer than three undisturbed steps is repeated.
     pool, progress : RankPool, optional; Callable
@@ -178,7 +181,7 @@ def validate(
                     threads_per_rank=threads_per_rank,
                 )
             )
-        runner = Runner(scenario, device, model, num_steps, warmup, retries, pool, progress)
+        runner = Runner(scenario, device, model, num_steps, warmup, retries, pool, progress, runtime)
         base = calibrate_on, scenario.batch.num_microbatches
         runner.calibrate_on(
             calibrate_on, [n for one, _, n in asked if one.synchronous and (one.name, n) != base]

@@ -35,7 +35,7 @@ class Runner:
 
     Parameters
     ----------
-    scenario, device, model, num_steps, warmup, retries, pool, progress
+    scenario, device, model, num_steps, warmup, retries, pool, progress, runtime
         See `pipesim.evidence.validation.validate`.
     """
 
@@ -49,6 +49,7 @@ class Runner:
         retries: int,
         pool: RankPool | None,
         progress: Callable[[str], None],
+        runtime: str = "pipesim",
     ) -> None:
         self.scenario = scenario
         self.device = device
@@ -58,6 +59,7 @@ class Runner:
         self.retries = retries
         self.pool = pool
         self.progress = progress
+        self.runtime = runtime
         self.calibrations: dict[int, MeasuredCosts] = {}
         """By number of stages."""
         self.environment: dict[str, str] = {}
@@ -141,7 +143,15 @@ class Runner:
     def _probe(self, nbytes: int) -> None:
         self.progress(f"messages of {nbytes} bytes")
         schedule, workload = link_probe(nbytes)
-        run = execute(schedule, workload, device="emulated", num_steps=_PROBE_STEPS, warmup=1, pool=self.pool)
+        run = execute(
+            schedule,
+            workload,
+            device="emulated",
+            num_steps=_PROBE_STEPS,
+            warmup=1,
+            runtime=self.runtime,
+            pool=self.pool,
+        )
         assert run is not None
         self._probes.append(samples_of_run(run, f"messages of {nbytes} bytes"))
 
@@ -162,6 +172,7 @@ class Runner:
                 num_replicas=self.scenario.parallel.data,
                 num_steps=num_steps,
                 warmup=self.warmup,
+                runtime=self.runtime,
                 pool=self.pool,
             )
             assert run is not None
