@@ -51,9 +51,10 @@ class Part:
 
     def calls(self) -> Iterator[tuple[ResolvedScenario, dict[str, Any]]]:
         """Scenario and settings of each call of `validate`: schedules of one stage a rank, then of two."""
-        names = tuple(name for name in self.names if name not in CHUNKED)
+        of_two = {name for name in self.names if name in CHUNKED or families()[name].chunks == 2}
+        names = tuple(name for name in self.names if name not in of_two)
         yield scenario_from_mapping(self.scenario), {"schedules": names, "chunks": (1,)}
-        chunked = {"schedules": tuple(name for name in self.names if name in CHUNKED), "chunks": (2,)}
+        chunked = {"schedules": tuple(name for name in self.names if name in of_two), "chunks": (2,)}
         if self.chunked_costs is None:
             yield scenario_from_mapping(self.scenario), chunked
             return
