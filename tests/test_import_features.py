@@ -52,7 +52,10 @@ def bridge(folder: Path, model: dict[str, Any], **sections: Any) -> Any:
         ("--optimizer-cpu-offload --optimizer-offload-fraction 0.5", {"offload": {"optimizer": 0.5}}),
         ("--num-distributed-optimizer-instances 2", {"optimizer": "sharded"}),
         ("--fp8-format hybrid --fp8-recipe mxfp8",
-         {"precision": {"compute": "fp8", "activation_format": "mxfp8"}}),
+         {"precision": "mxfp8"}),
+        ("--enable-cuda-graph", {"cuda_graphs": "partial"}),
+        ("--cuda-graph-impl local --cuda-graph-scope full_iteration", {"cuda_graphs": "full"}),
+        ("--cuda-graph-impl none", {"cuda_graphs": None}),
         ("--fp4-format e2m1", {"precision": "nvfp4"}),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads --overlap-grad-reduce",
          {"optimizer": "zero2"}),
@@ -107,7 +110,7 @@ def test_experts_of_megatron(tmp_path: Path, arguments: str, found: dict[str, An
          {"optimizer": "zero3"}),
         ({"fsdp": True, "pipeline_model_parallel_size": 1}, {}, {"optimizer": "zero3"}),
         ({}, {"mixed_precision": "bf16_with_mxfp8_mixed"},
-         {"precision": {"compute": "fp8", "activation_format": "mxfp8"}}),
+         {"precision": "mxfp8"}),
         ({}, {"mixed_precision": "bf16_with_nvfp4_mixed"}, {"precision": "nvfp4"}),
         ({}, {"mixed_precision": "bf16_mixed", "optimizer": {"exp_avg_dtype": "bf16",
               "exp_avg_sq_dtype": "bf16", "use_precision_aware_optimizer": True}},
@@ -214,7 +217,41 @@ def test_a_recipe_of_bridge_stands_on_what_it_begins_with(tmp_path: Path) -> Non
     assert (imported.mapping["optimizer"], imported.mapping["precision"]) == ("sharded", "bf16")
     assert imported.mapping["parallel"]["overlap_gradients"] is True
     narrow = import_files("nemo", path, row="narrow", num_gpus=8).mapping["precision"]
-    assert narrow == {"compute": "fp8", "activation_format": "mxfp8", "gradient_bytes": 2}
+    assert narrow == {"compute": "mxfp8", "gradient_bytes": 2}
     path.write_text(RECIPE.format(common="_my_own"))
     own = import_files("nemo", path, row="base", num_gpus=8, overrides=["batch.micro=1"])
     assert any("_my_own" in words for words in own.not_used.values())
+
+
+LIMITS = [
+    ("megatron", "--num-virtual-stages-per-pipeline-rank 2 --global-batch-size 24",
+     "the pipeline ranks divide", "parallel.microbatch_group_size=6"),
+    ("megatron", "--num-virtual-stages-per-pipeline-rank 2 --pipeline-model-parallel-size 2 "
+     "--no-overlap-p2p-communication", "more than two ranks", "network.p2p=overlapped"),
+    ("megatron", "--context-parallel-size 2 --seq-length 8190", "multiple of 2 x", "model.seq_length=8192"),
+    ("megatron", "--fp16 --num-experts 8 --expert-model-parallel-size 4", "in fp16", "precision=bf16"),
+    ("megatron", "--cpu-offloading-num-layers 8", "only without a pipeline", "offload.activations=0"),
+    ("megatron", "--pipeline-model-parallel-size 1 --cpu-offloading-num-layers 8 "
+     "--recompute-granularity selective", "does not recompute", "offload.activations=0"),
+    ("maxtext", "num_pipeline_microbatches: 2", "the pipeline's stages divide", "batch.microbatches=8"),
+    ("internevo", "micro_num=8", "the pipeline ranks divide", "batch.microbatches=8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("tool", "text", "words", "stated"), LIMITS)
+def test_what_a_framework_refuses_is_said_with_its_source_and_a_way_out(
+    tmp_path: Path, tool: str, text: str, words: str, stated: str
+) -> None:
+    options = {} if tool == "megatron" else {"num_gpus": 32}
+    if tool == "megatron":
+        path = tmp_path / "run.sh"
+        path.write_text(f"{DENSE} {'' if '--fp16' in text else '--bf16'} {text}\n")
+    elif tool == "maxtext":
+        path = changed(tmp_path, "maxtext_8b.yml", ("num_pipeline_microbatches: 8", text))
+    else:
+        path = changed(tmp_path, "internevo_7b.py", (text, "micro_num=6"))
+    message = refusal(import_files, tool, path, **options)
+    assert words in message
+    assert ".py" in message
+    assert f"--set {stated.partition('=')[0]}" in message
+    written(import_files(tool, path, overrides=[stated], **options), tmp_path)

@@ -177,7 +177,11 @@ def test_nemo_table_names_what_is_wrong_with_a_row() -> None:
     message = refusal(import_files, "nemo", path)
     assert "choose one by --row" in message
     assert "1 lora-llama31-405b-h100-bf16 (wrong: tensor 8 x pipeline 6 = 48" in message
-    assert "48 does not divide 32 GPUs" in refusal(import_files, "nemo", path, row="1")
+    assert "--ignore task" in refusal(import_files, "nemo", path, row="1")
+    options = {"row": "1", "ignore": ["task"], "overrides": ["layers=balanced"]}
+    assert "48 does not divide the run's 32 GPUs; --gpus N" in refusal(import_files, "nemo", path, **options)
+    imported = import_files("nemo", path, num_gpus=48, **options)
+    assert imported.mapping["parallel"]["data"] == 1
 
 
 @pytest.mark.parametrize(

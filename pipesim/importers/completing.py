@@ -25,6 +25,7 @@ _SECTIONS = (
     "recompute_modules",
     "recompute_layers",
     "offload",
+    "cuda_graphs",
     "optimizer",
     "precision",
     "efficiency",

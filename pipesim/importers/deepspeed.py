@@ -11,7 +11,10 @@ from pipesim.errors import ScenarioError
 from pipesim.importers.facts import Facts, Limit, joined, spread
 from pipesim.importers.megatron import megatron_facts
 from pipesim.importers.megatron_arguments import Arguments, read_arguments
-from pipesim.importers.megatron_core import BYTES, STATES
+from pipesim.importers.megatron_formats import (
+    BYTES,
+    STATES,
+)
 from pipesim.importers.request import Request
 from pipesim.reading import read_text
 from pipesim.scenario.counts import MAX_LAYERS, shown

@@ -30,6 +30,8 @@ class Facts:
         How tokens travel to experts, where there is more than one device of them.
     num_mirrors, shard : int
         Groups of replicas each of which holds all that replicas share out (HSDP), or the size of one.
+    cuda_graphs : str, optional
+        What of a step is captured, where anything is.
     reshard_after_forward : bool, optional
         Of FSDP in a pipeline.
     limits : tuple of Limit
@@ -74,6 +76,7 @@ class Facts:
     shard: int | None = None
     reshard_after_forward: bool | None = None
     expert_dispatch: str | None = None
+    cuda_graphs: str | None = None
     offload: dict[str, Any] = field(default_factory=dict)
     precision: dict[str, Any] = field(default_factory=dict)
     efficiency: dict[str, Any] = field(default_factory=dict)

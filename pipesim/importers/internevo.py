@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.facts import Facts, cut_evenly
+from pipesim.importers.facts import Facts, Limit, cut_evenly
 from pipesim.importers.literals import assignments, parsed
 from pipesim.importers.request import NEEDED, Request, read_shape, read_sizes
 from pipesim.reading import read_text
@@ -25,6 +25,17 @@ _SHAPE = {
     "num_experts_per_tok": ("model.top_k", "moe.top_k"),
 }
 _ROUNDED = 256
+LIMITS = (
+    Limit(
+        lambda facts: (
+            facts.schedule == "interleaved-1f1b" and (facts.num_microbatches or 0) % facts.pipeline > 0
+        ),
+        "runs its interleaved schedule with microbatches (micro_num) that the pipeline ranks divide",
+        "internlm/core/scheduler/pipeline_scheduler.py, InternEvo 0.4.5 or before",
+        "batch.microbatches",
+        "--set batch.microbatches=N states others",
+    ),
+)
 _SECTIONS = ("model", "parallel", "data")
 
 
@@ -50,6 +61,7 @@ def read(request: Request) -> Facts:
     own = {key: value for key, value in names.items() if not (key.isupper() and key in read_elsewhere)}
     settings = request.settings(own, str(path))
     facts = request.facts("InternEvo")
+    facts.limits = LIMITS
     read_sizes(settings, facts, _SIZES)
     facts.pipeline = (
         settings.count(
@@ -103,7 +115,11 @@ def _model(facts: Facts, settings: Settings) -> dict[str, Any]:
         ratio = 4.0
         facts.inferred["model.mlp_ratio"] = "4 by default"
     if not isinstance(ratio, (int, float)) or isinstance(ratio, bool) or not 0 < ratio < 1000:
-        raise settings.refuse(key, f"found {str(ratio)[:40]}; a positive number is needed")
+        raise settings.refuse(
+            key,
+            f"found {str(ratio)[:40]}; a positive number is needed; "
+            "--set model.intermediate_size=N states the width",
+        )
     if "model.intermediate_size" not in facts.stated:
         width = int(model["hidden_size"] * ratio)
         model["intermediate_size"] = -(-width // _ROUNDED) * _ROUNDED

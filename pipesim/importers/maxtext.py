@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from pipesim.errors import ScenarioError
-from pipesim.importers.facts import Facts, product
+from pipesim.importers.facts import Facts, Limit, product
 from pipesim.importers.model_names import fields_of, preset_named
 from pipesim.importers.overriding import with_overrides
 from pipesim.importers.request import Request, read_shape
@@ -46,6 +46,15 @@ _AXES = {
     "fsdp": ("fsdp", "fsdp_transpose"),
     "data": ("data",),
 }
+LIMITS = (
+    Limit(
+        lambda facts: facts.pipeline > 1 and (facts.num_microbatches or 0) % facts.pipeline > 0,
+        "asks for num_pipeline_microbatches that the pipeline's stages divide",
+        "src/maxtext/configs/types.py, 2025",
+        "batch.microbatches",
+        "--set batch.microbatches=N states others",
+    ),
+)
 _OTHER_BLOCKS = ("qwen3_next", "mamba", "gpt3_52k", "simple", "simple_mlp", "default_mlp")
 _NEEDED = {
     "num_hidden_layers": "transformer layers, or a model_name that is a preset",
@@ -74,6 +83,7 @@ def read(request: Request) -> Facts:
             "holds neither model_name nor base_emb_dim, as MaxText's files do", file=str(path)
         )
     facts = request.facts("MaxText", settings.text("run_name") if settings.is_known("run_name") else None)
+    facts.limits = LIMITS
     facts.inferred |= inferred
     settings.skip("run_name", "base_config")
     facts.model = _model(facts, settings)
@@ -203,10 +213,15 @@ def _pipeline(facts: Facts, settings: Settings) -> None:
         f"{facts.schedule} (MaxText's pipeline runs all forwards, then all backwards, in "
         f"{facts.virtual_stages} repeats)"
     )
-    facts.microbatches = microbatches or facts.pipeline
+    delayed = settings.flag("pipeline_delay_activation_forwarding")
+    facts.microbatches = microbatches or facts.pipeline * (1 + delayed)
     if microbatches is None:
         facts.inferred["batch.microbatches"] = (
-            "num_pipeline_microbatches is not stated, and is the stages' number"
+            f"num_pipeline_microbatches is not stated, and is {'twice ' * delayed}the stages' number"
+        )
+    if delayed:
+        facts.not_used["pipeline_delay_activation_forwarding"] = (
+            "true: not modelled, activations are sent on at once"
         )
 
 

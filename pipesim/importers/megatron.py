@@ -87,6 +87,20 @@ LIMITS = (
         "precision",
         "--set precision=bf16 states another format",
     ),
+    Limit(
+        lambda facts: facts.pipeline > 1 and facts.offload.get("activations", 0) > 0,
+        "moves whole layers' activations to the host only without a pipeline",
+        "megatron/core/transformer/transformer_config.py, core 0.8 or before",
+        "offload.activations",
+        "--set offload.activations=0 reads on without it",
+    ),
+    Limit(
+        lambda facts: facts.recompute != "none" and facts.offload.get("activations", 0) > 0,
+        "does not recompute beside layers whose activations move to the host",
+        "megatron/core/transformer/transformer_config.py, core 0.8 or before",
+        "offload.activations",
+        "--set offload.activations=0 reads on without it",
+    ),
 )
 
 

@@ -63,7 +63,9 @@ def parse_layout(text: str, *, file: str, key: str) -> Layout:
     """
 
     def refuse(problem: str) -> ScenarioError:
-        return ScenarioError(f"found {text[:60]!r}: {problem}", file=file, key=key)
+        return ScenarioError(
+            f"found {text[:60]!r}: {problem}; --ignore {key} splits evenly", file=file, key=key
+        )
 
     letters = re.sub(r"[\\,\s\"']", "", text)
     for pattern in (_GROUP, _LETTER):

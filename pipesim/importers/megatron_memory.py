@@ -5,11 +5,14 @@ from __future__ import annotations
 from pipesim.importers.facts import Facts
 from pipesim.importers.megatron_core import (
     read_dispatch,
+    read_graphs,
     read_kernels,
     read_offload,
-    read_recipe,
     read_recomputation,
     read_sharding,
+)
+from pipesim.importers.megatron_formats import (
+    read_recipe,
     read_state,
 )
 from pipesim.scenario.settings import Settings
@@ -41,6 +44,7 @@ def read_memory(settings: Settings, facts: Facts) -> None:
     read_dispatch(settings, facts, _named)
     read_offload(settings, facts, _named)
     read_recipe(settings, facts, _named)
+    read_graphs(settings, facts, _named)
     read_kernels(settings, facts, _named, flash=settings.flag("use-flash-attn"))
 
 

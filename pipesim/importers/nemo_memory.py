@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pipesim.importers.facts import Facts
 from pipesim.importers.megatron_core import (
-    BYTES,
-    STATES,
     read_dispatch,
+    read_graphs,
     read_kernels,
     read_offload,
-    read_recipe,
     read_recomputation,
     read_sharding,
+)
+from pipesim.importers.megatron_formats import (
+    BYTES,
+    STATES,
+    read_recipe,
     read_state,
 )
 from pipesim.scenario.settings import Settings
@@ -37,10 +40,10 @@ _SECTIONS = {
 _OLD_NAMES = {
     "recompute_method": ("model.activations_checkpoint_method",),
     "recompute_num_layers": ("model.activations_checkpoint_num_layers",),
+    "enable_cuda_graph": ("model.overwritten_attributes.enable_cuda_graph",),
 }
 _NVFP4, _FP8 = ("nvfp4", "fp4"), ("fp8",)
 _FSDP_1 = {"full": "zero3", "hybrid": "zero3", "grad": "zero2"}
-_RECIPES = {"mxfp8": "mxfp8", "fp8_mx": "mxfp8"}
 
 
 def _named(option: str) -> tuple[str, ...]:
@@ -86,6 +89,7 @@ def read_memory(settings: Settings, facts: Facts) -> None:
     read_dispatch(settings, facts, _named)
     read_offload(settings, facts, _named)
     read_recipe(settings, facts, _named)
+    read_graphs(settings, facts, _named)
     read_kernels(settings, facts, _named)
 
 
@@ -117,6 +121,8 @@ def _compute(settings: Settings, facts: Facts) -> None:
     fp8 = settings.raw("mixed_precision.fp8", "model.fp8")[1]
     if fp4 or any(word in precision for word in _NVFP4):
         facts.precision["compute"] = "nvfp4"
+    elif "mxfp8" in precision:
+        facts.precision["compute"] = "mxfp8"
     elif fp8 or "fp8" in precision:
         facts.precision["compute"] = "fp8"
     elif "bf16" in precision:
@@ -125,10 +131,6 @@ def _compute(settings: Settings, facts: Facts) -> None:
         facts.precision["compute"] = "fp16"
     elif precision:
         facts.not_used["precision"] = f"{stated}: not modelled, bf16 is taken"
-    kept = next((kept for word, kept in _RECIPES.items() if word in precision), None)
-    if kept:
-        facts.precision["activation_format"] = kept
-        facts.inferred["precision.activation_format"] = f"{kept} ({stated})"
 
 
 def _reduced(settings: Settings, facts: Facts) -> None:

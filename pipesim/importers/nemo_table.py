@@ -44,9 +44,8 @@ def read_table(request: Request) -> Facts:
         sizes that cannot be; without a row, the list of rows with what is wrong with each.
     """
     path = request.paths[0]
-    for option, value in (("--gpus", request.num_gpus), ("--define", request.define)):
-        if value:
-            raise ScenarioError("a table states its GPUs; remove it", file=str(path), key=option)
+    if request.define:
+        raise ScenarioError("has no meaning for a table; remove it", file=str(path), key="--define")
     rows = _rows(path)
     number = _chosen(rows, request.row, str(path))
     return _facts(rows[number - 1], number, request)
@@ -136,16 +135,13 @@ def _facts(row: Mapping[str, str], number: int, request: Request) -> Facts:
     task = cells.word("task")
     if task not in ("", "pre_train", "sft"):
         left["task"] = task
-    problem = _sizes_problem(cells)
-    if problem:
-        raise ScenarioError(f"row {number}: {problem}", file=cells.file, key=_name(row))
     request.settings(left, cells.file)
     facts = request.facts("NeMo recommended configurations", _name(row))
     facts.tensor, facts.pipeline = cells.needed("tp_size"), cells.needed("pp_size")
     facts.context, facts.expert = cells.count("cp_size") or 1, cells.count("ep_size") or 1
     facts.expert_tensor = cells.count("etp_size")
     chunks = (cells.count("vp_size") or 1) if facts.pipeline > 1 else 1
-    facts.num_gpus = cells.needed("num_gpus")
+    facts.num_gpus = request.num_gpus or cells.needed("num_gpus")
     facts.micro, facts.global_size = cells.needed("mbs"), cells.needed("gbs")
     system = cells.word("system")
     facts.accelerator = _ACCELERATORS.get(system)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -12,7 +13,9 @@ from pipesim.errors import ScenarioError
 from pipesim.importers.facts import Facts
 from pipesim.importers.gpus_in_comments import take_gpus_from_comments
 from pipesim.importers.megatron_arguments import flags_of
-from pipesim.importers.megatron_core import bytes_of
+from pipesim.importers.megatron_formats import (
+    bytes_of,
+)
 from pipesim.importers.model_names import fields_of
 from pipesim.importers.python_configuration import ARGUMENTS, CALLED, PythonConfiguration, chosen_function
 from pipesim.importers.request import Request, read_sizes
@@ -23,6 +26,8 @@ from pipesim.scenario.counts import shown
 from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.settings import Settings, Unknown
 
+_KERNEL = re.compile(r"_(flex|varlen)(_attn)?$")
+"""What a flavour's name says of its attention kernel."""
 WHERE = ("parallelism", "experimental", "training")
 """Sections that have held the parallel degrees, newest first."""
 _SIZES = {
@@ -158,7 +163,8 @@ def _model(facts: Facts, settings: Settings) -> None:
     name, flavor = settings.text("model.name"), settings.text("model.flavor")
     length = settings.count("training.seq_len", sets="model.seq_length")
     stated = facts.stated.get("model", facts.stated.get("model.preset"))
-    shape = _flavors().get((name or "").lower(), {}).get((flavor or "").lower())
+    plain = _KERNEL.sub("", (flavor or "").lower())
+    shape = _flavors().get((name or "").lower(), {}).get(plain)
     if stated is not None:
         facts.model = dict(stated) if isinstance(stated, Mapping) else {"preset": stated}
     elif shape is None:

@@ -119,7 +119,11 @@ def _schedule(facts: Facts, settings: Settings, paths: _Paths, folder: Path) -> 
 def _inside(file: str, folder: Path, files: str, key: str) -> Path:
     path = (folder / file).resolve()
     if not path.is_relative_to(folder.resolve()):
-        raise ScenarioError(f"found {file[:80]!r}, which lies outside the file's folder", file=files, key=key)
+        raise ScenarioError(
+            f"found {file[:80]!r}, which lies outside the file's folder; --ignore {key} reads on without it",
+            file=files,
+            key=key,
+        )
     return path
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipesim.scenario.counts import MAX_LAYERS
+from pipesim.scenario.counts import MAX_LAYERS, shown
 from pipesim.scenario.settings import Settings
 
 _LATENT = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
@@ -40,11 +40,14 @@ def expert_fields(settings: Settings, *, inner: int | None) -> dict[str, Any]:
         return {} if of_llama4 is None else {"intermediate_size": of_llama4}
     fields: dict[str, Any] = {
         "num_experts": num_experts,
-        "num_experts_per_tok": settings.required(*_TAKEN, what="experts that a token takes"),
+        "num_experts_per_tok": settings.required(
+            *_TAKEN, what="experts that a token takes", sets="model.num_experts_per_tok"
+        ),
     }
-    width = settings.count("moe_intermediate_size", "expert_ffn_hidden_size") or inner
+    key = "model.moe_intermediate_size"
+    width = settings.count("moe_intermediate_size", "expert_ffn_hidden_size", sets=key) or inner
     if width is None:
-        raise settings.refuse("moe_intermediate_size", "missing; needed: width of one expert")
+        width = settings.required("moe_intermediate_size", what="width of one expert", sets=key)
     fields["moe_intermediate_size"] = width
     shared = settings.count("shared_expert_intermediate_size", "shared_intermediate_size", minimum=0)
     number = settings.count(*_SHARED, minimum=0)
@@ -70,7 +73,10 @@ def latent_attention_fields(settings: Settings) -> dict[str, int]:
     queries = settings.count("q_lora_rank")
     if "kv_lora_rank" not in settings:
         return {}
-    fields = {name: settings.required(name, what="a size of latent attention") for name in _LATENT}
+    fields = {
+        name: settings.required(name, what="a size of latent attention", sets=f"model.{name}")
+        for name in _LATENT
+    }
     return fields if queries is None else fields | {"q_lora_rank": queries}
 
 
@@ -97,5 +103,7 @@ def _layer_numbers(settings: Settings, key: str) -> list[int] | None:
     if value is None:
         return None
     if not isinstance(value, list) or not all(type(entry) is int and entry >= 0 for entry in value):
-        raise settings.refuse(key, f"found {value!r}; a list of layer numbers is needed")
+        raise settings.refuse(
+            key, f"found {shown(value)}; a list of layer numbers is needed; --ignore {key} gives all experts"
+        )
     return value
