@@ -1,6 +1,11 @@
 """Settings of all tests."""
 
+import os
+
 from hypothesis import settings
+
+# Sentences are looked for whole; tests of narrow terminals say how wide theirs is.
+os.environ["COLUMNS"] = "400"
 
 # Other work on the machine slows single examples down; that is no failure. The suite always takes the same
 # examples, so that it fails for a change only; benchmarks/README.md says how to take others.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from pipesim.api import Scenario
 from pipesim.cli import options, terminal
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
@@ -14,9 +16,10 @@ from pipesim.questions import Comparison
 from pipesim.questions import compare as compare_schedules
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.show.amounts import percent, seconds
-from pipesim.show.blocks import Table
+from pipesim.show.blocks import Block, Table
+from pipesim.show.comparison_lines import comparison_lines
 from pipesim.show.glossary import epilog
-from pipesim.show.remarks import framework_lines, inferred, notes
+from pipesim.show.remarks import framework_lines, inferred, notes, urgent_notes
 from pipesim.show.result_tables import comparison_table
 
 EPILOG = epilog()
@@ -42,6 +45,10 @@ def compare(
         typer.Option(help="Draw the first six timelines, or all --schedules; PNG or SVG."),
     ] = None,
     draw_all: Annotated[bool, typer.Option("--all", help="With --plot: draw all timelines.")] = False,
+    headroom: options.Headroom = None,
+    framework: options.Framework = None,
+    wide: options.Wide = False,
+    assumptions: options.Assumptions = False,
     ranks: options.Ranks = None,
     microbatches: options.Microbatches = None,
     forward: options.Forward = None,
@@ -53,7 +60,8 @@ def compare(
     for text in slow_rank or ():
         if not text.partition("=")[0].isdecimal() or not text.partition("=")[2]:
             raise ScenarioError(f"found {text!r}; RANK=FACTOR is needed, such as 3=1.1", key="--slow-rank")
-    overrides = [*(overrides or ()), *(f"jitter.slow_ranks.{text}" for text in slow_rank or ())]
+    overrides = options.with_headroom(overrides, headroom)
+    overrides = [*overrides, *(f"jitter.slow_ranks.{text}" for text in slow_rank or ())]
     asked = options.read_scenario(scenario, overrides, ranks, microbatches, forward, backward, p2p, chunks)
     with terminal.progress_bar("comparing", quiet=as_json) as progress:
         comparison = compare_schedules(
@@ -61,6 +69,7 @@ def compare(
             schedules=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),
             num_repeats=repeats,
+            framework=framework,
             progress=progress,
         )
     drawn = ""
@@ -69,15 +78,30 @@ def compare(
     if as_json:
         terminal.print_json(comparison.to_dict())
         return
-    terminal.show(
-        comparison_table(comparison.results),
-        *([_repeats_table(comparison)] if comparison.repeats else []),
-        *framework_lines(comparison.results),
-        *(f"skipped: {skipped.schedule}: {skipped.reason}" for skipped in comparison.skipped),
-        *(f"note: {note}" for note in (comparison.one_chunk_note, drawn) if note),
-        *notes(comparison.results, changes_for_memory),
-        *inferred(comparison.results[0]),
-    )
+    terminal.show(*_blocks(comparison, asked, drawn, wide=wide))
+    if wide:
+        terminal.show(*_details(comparison), wide=True)
+    if assumptions:
+        terminal.show(*inferred(comparison.results[0]))
+
+
+def _blocks(comparison: Comparison, asked: Scenario, drawn: str, *, wide: bool) -> Iterator[Block]:
+    yield from comparison_lines(comparison, comparison.judged, comparison.own_refusal)
+    yield from (f"note: {note}" for note in (comparison.one_chunk_note, drawn) if note)
+    if comparison.repeats:
+        yield _repeats_table(comparison)
+    yield from urgent_notes(comparison.results, changes_for_memory)
+    more = [] if wide else ["more columns and notes: --wide"]
+    if asked.echo:
+        more.append(f"{len(asked.echo)} values inferred: --assumptions")
+    yield "   ".join(more)
+
+
+def _details(comparison: Comparison) -> Iterator[Block]:
+    yield comparison_table(comparison.results)
+    yield from framework_lines(comparison.results)
+    yield from (f"skipped: {skipped.schedule}: {skipped.reason}" for skipped in comparison.skipped)
+    yield from notes(comparison.results, changes_for_memory)
 
 
 def _draw(comparison: Comparison, path: Path, at_most: int | None) -> str:

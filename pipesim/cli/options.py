@@ -39,6 +39,20 @@ Chunks = Annotated[
 Schedules = Annotated[
     str | None, typer.Option("--schedules", metavar="A,B,C", help="Schedules to run; all by default.")
 ]
+Headroom = Annotated[
+    str | None,
+    typer.Option(metavar="SHARE", help="Share of the usable memory that advice leaves free; 5 % by default."),
+]
+Framework = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Advise what it runs by name: megatron, torch, deepspeed.")
+]
+Wide = Annotated[bool, typer.Option("--wide", help="All columns and notes, as wide as they are.")]
+Assumptions = Annotated[bool, typer.Option("--assumptions", help="List what was inferred or by default.")]
+
+
+def with_headroom(overrides: list[str] | None, headroom: str | None) -> list[str]:
+    """Add a headroom that is stated apart to the overrides."""
+    return [*(overrides or ()), *([] if headroom is None else [f"headroom={headroom}"])]
 
 
 def read_scenario(

@@ -11,11 +11,11 @@ from pipesim.scenario import Preset, find_preset, list_presets
 from pipesim.show.blocks import Table
 from pipesim.units import format_bytes_per_s, parse_bytes_per_s
 
-_SOURCE_WIDTH = 40
-
 
 def presets(
-    name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None, as_json: options.AsJson = False
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None,
+    as_json: options.AsJson = False,
+    wide: options.Wide = False,
 ) -> None:
     """List presets, or show one with its source and date."""
     chosen = list_presets() if name is None else (find_preset(name),)
@@ -23,11 +23,10 @@ def presets(
         terminal.print_json([{"name": p.name, "kind": p.kind, **p.fields} for p in chosen])
         return
     if name is None:
-        rows = [[p.kind, p.name, _figures(p), _short(p.source)] for p in chosen]
-        terminal.show(
-            Table("", ["kind", "name", "figures", "source"], rows, num_left=4),
-            "`pipesim presets NAME` shows all fields of one, with the whole source and its date",
-        )
+        columns = ["kind", "name", "figures", *(["source"] if wide else [])]
+        rows = [[p.kind, p.name, _figures(p), p.source][: len(columns)] for p in chosen]
+        terminal.show(Table("", columns, rows, num_left=4), wide=wide)
+        terminal.show("`pipesim presets NAME` shows all fields of one, with its source and date")
     else:
         rows = [[key, str(value)] for key, value in chosen[0].fields.items()]
         terminal.show(Table(chosen[0].name, ["key", "value"], rows, num_left=2))
@@ -52,8 +51,3 @@ def _figures(preset: Preset) -> str:
             link = fields["inter_node"]
             cards = f"{fields['nics_per_node']} x {link if isinstance(link, str) else link['name']}"
             return f"{fields['gpus_per_node']} x {fields['accelerator']}, {cards}"
-
-
-def _short(source: str) -> str:
-    first = source.partition(";")[0]
-    return first if len(first) <= _SOURCE_WIDTH else first[: _SOURCE_WIDTH - 3].rstrip() + "..."

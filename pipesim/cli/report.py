@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from pipesim.cli import options, terminal
-from pipesim.errors import PipesimError, ScenarioError
+from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs, write_text
-from pipesim.prediction import Prediction, predict
+from pipesim.prediction import Prediction
 from pipesim.questions import Comparison, compare
 from pipesim.questions.compare import rank_in_table
 from pipesim.questions.judgement import judge
@@ -28,13 +28,15 @@ def report(
     overrides: options.Overrides = None,
     schedules: options.Schedules = None,
     chunks: options.Chunks = None,
+    headroom: options.Headroom = None,
+    framework: options.Framework = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write one page that says which schedule to run and why; the answer is printed too."""
     from pipesim.show.report import report_page
 
     check_outputs(output, inputs=(scenario,))
-    asked = load_scenario(scenario, overrides or ())
+    asked = load_scenario(scenario, options.with_headroom(overrides, headroom))
     if asked.schedule.name is not None:
         family(asked.schedule.name)  # an unknown one is a mistake, one that cannot run is an answer
     text = read_text(scenario)
@@ -47,6 +49,7 @@ def report(
             asked,
             schedules=options.parse_names(schedules),
             chunks=options.parse_counts(chunks, "--chunks"),
+            framework=framework,
             progress=progress,
         )
         answer = _answer(asked, comparison)
@@ -54,6 +57,8 @@ def report(
         flags = [("--set", value) for value in overrides or ()]
         flags += [("--schedules", schedules)] if schedules is not None else []
         flags += [("--chunks", chunks)] if chunks is not None else []
+        flags += [("--headroom", headroom)] if headroom is not None else []
+        flags += [("--framework", framework)] if framework is not None else []
         made = report_page(asked, answer, text=text, flags=flags, changes_for_memory=changes_for_memory)
     write_text(output, made)
     if as_json:
@@ -63,22 +68,19 @@ def report(
 
 
 def _answer(asked: ResolvedScenario, comparison: Comparison) -> Answer[Prediction]:
-    """Put the scenario's own schedule, with its options, among the results, and choose."""
-    results, own, refusal = list(comparison.results), None, ""
-    try:
-        own = predict(asked)
-    except PipesimError as error:
-        if asked.schedule.options:  # stated for this very schedule, so a mistake rather than an answer
-            raise
-        refusal = error.headline
-    else:
+    """Put the scenario's own schedule, with its options, among the results, and judge them."""
+    own, judged = comparison.judged.own, comparison.judged
+    results = list(comparison.results)
+    if own is not None:
         # A CSV may have the name of a schedule of the registry, and is compared under it.
         order = own.schedule.to_csv() if asked.schedule.csv is not None else None
         results = [
             result
             for result in results
-            if result.label != own.label or (order is not None and result.schedule.to_csv() != order)
+            if result is not own
+            and (result.label != own.label or (order is not None and result.schedule.to_csv() != order))
         ]
         results.append(own)
+        judged = judge(results, own=own, framework=judged.framework)
     results.sort(key=rank_in_table)
-    return Answer(replace(comparison, results=tuple(results)), judge(results, own=own), refusal)
+    return Answer(replace(comparison, results=tuple(results)), judged, comparison.own_refusal)

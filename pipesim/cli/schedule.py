@@ -25,7 +25,7 @@ from pipesim.schedules.frameworks import (
     skip_refusals,
     verdict,
 )
-from pipesim.show.blocks import Table
+from pipesim.show.blocks import Table, Verbatim
 from pipesim.show.order_words import order_words
 
 _MOST_DIGITS = 19
@@ -47,14 +47,15 @@ WithCommunication = Annotated[
 
 
 @app.command("list")
-def list_schedules(as_json: options.AsJson = False) -> None:
-    """List every schedule, what it is and where it is from."""
+def list_schedules(as_json: options.AsJson = False, wide: options.Wide = False) -> None:
+    """List every schedule and what it is; with --wide also where it is from."""
     known = families().values()
     if as_json:
         terminal.print_json([{"schedule": f.name, "summary": f.summary, "source": f.source} for f in known])
         return
-    rows = [[f.name, _chunks_words(f), f.summary, f.source] for f in known]
-    terminal.show(Table("", ["schedule", "v", "what", "source"], rows, num_left=4))
+    columns = ["schedule", "v", "what", *(["source"] if wide else [])]
+    rows = [[f.name, _chunks_words(f), f.summary, f.source][: len(columns)] for f in known]
+    terminal.show(Table("", columns, rows, num_left=4), wide=wide)
 
 
 def _chunks_words(chosen: Family) -> str:
@@ -80,7 +81,7 @@ def show(
     longest = int((shown.offsets[1:] - shown.offsets[:-1]).max())
     terminal.show(
         f"{family(name).summary} ({family(name).source})",
-        format_grid(shown, around=longest),
+        Verbatim(format_grid(shown, around=longest)),
         "peak in flight: " + " ".join(map(str, peak_in_flight(schedule).tolist())),
         _transport_words(schedule),
     )

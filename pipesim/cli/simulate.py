@@ -11,7 +11,9 @@ from pipesim.cli import options, terminal
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
 from pipesim.prediction import predict
+from pipesim.questions.judgement import judge
 from pipesim.questions.memory_advice import changes_for_memory
+from pipesim.show.advice_lines import run_lines
 from pipesim.show.glossary import IMBALANCE, epilog
 from pipesim.show.remarks import inferred, notes
 from pipesim.show.result_tables import memory_table, rank_table, step_table, summary_table
@@ -61,6 +63,8 @@ def simulate(
         terminal.print_json(result.to_dict())
         return
     terminal.show(
+        *run_lines(judge([result])),
+        "",
         summary_table(result),
         step_table(result),
         IMBALANCE,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -19,28 +19,25 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table as RichTable
 
-from pipesim.show.blocks import Table
+from pipesim.show.blocks import Block
+from pipesim.show.text_layout import text_lines
 
-_WIDTH = 400
-"""More than any table takes: a narrow terminal breaks lines, but no name or number is cut short."""
+_WIDE = 100_000
+"""For who asks for whole lines, whatever the terminal."""
 
 
-def show(*blocks: str | Table) -> None:
-    """Print lines as they stand, and tables in Markdown's form, as wide as they need."""
-    console = Console(width=_WIDTH, soft_wrap=True, highlight=False, markup=False, emoji=False)
+def show(*blocks: Block, wide: bool = False) -> None:
+    """Print blocks in the columns of the terminal (80 of a pipe, or COLUMNS), or as wide as they are."""
+    columns = _WIDE if wide else width()
     for block in blocks:
-        console.print(block if isinstance(block, str) else _rich(block))
+        for line in text_lines(block, columns):
+            sys.stdout.write(f"{line}\n")
 
 
-def _rich(table: Table) -> RichTable:
-    drawn = RichTable(title=table.caption or None, title_justify="left", box=box.MARKDOWN, title_style="")
-    for position, column in enumerate(table.columns):
-        drawn.add_column(column, justify="left" if position < table.num_left else "right", no_wrap=True)
-    for row in table.rows:
-        drawn.add_row(*row)
-    return drawn
+def width() -> int:
+    """Columns of the terminal; 80 where there is none and COLUMNS says nothing."""
+    return shutil.get_terminal_size().columns
 
 
 def print_json(document: Any) -> None:

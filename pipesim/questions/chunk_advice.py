@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from pipesim.costs import build_costs
 from pipesim.errors import PipesimError
+from pipesim.prediction import Prediction
 from pipesim.scenario import ResolvedScenario
 
 _MOST = 3
 
 
-def one_chunk_note(scenario: ResolvedScenario, labels: Sequence[str]) -> str:
+def one_chunk_note(
+    scenario: ResolvedScenario, labels: Sequence[str], results: Sequence[Prediction] = ()
+) -> str:
     """Say that schedules ran without interleaving.
 
     Parameters
@@ -20,6 +24,8 @@ def one_chunk_note(scenario: ResolvedScenario, labels: Sequence[str]) -> str:
         In which they ran.
     labels : sequence of str
         Schedules that could take more chunks and ran with one.
+    results : sequence of Prediction
+        Theirs and others', from which it is read whether interleaving was worth nothing.
 
     Returns
     -------
@@ -29,7 +35,9 @@ def one_chunk_note(scenario: ResolvedScenario, labels: Sequence[str]) -> str:
     counts = advised_counts(scenario)
     if not labels or not counts:
         return ""
-    equal = "; interleaved-1f1b then takes as long as 1f1b" if "interleaved-1f1b" in labels else ""
+    times = {result.label: float(result.step_time_s) for result in results}
+    alike = math.isclose(times.get("interleaved-1f1b", 0), times.get("1f1b", math.inf), rel_tol=1e-9)
+    equal = "; interleaved-1f1b then takes as long as 1f1b" if alike else ""
     return (
         f"v = 1: {', '.join(labels)} ran with one chunk a rank, so without interleaving{equal}; "
         f"try --chunks {','.join(map(str, counts))}"

@@ -15,13 +15,16 @@ from pipesim.prediction import (
     Programs,
     Repeats,
     Timing,
+    predict,
     predict_prepared,
     prepare,
     repeat,
 )
 from pipesim.questions.chunk_advice import one_chunk_note
+from pipesim.questions.judgement import Judgement, judge
 from pipesim.scenario import ResolvedScenario, need_scenario
-from pipesim.schedules import Family, families_named
+from pipesim.schedules import Family, families_named, family
+from pipesim.schedules.frameworks import find_framework
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,8 +52,12 @@ class Comparison:
 
     results: tuple[Prediction, ...]
     skipped: tuple[Skipped, ...]
+    judged: Judgement[Prediction]
+    """Which to run."""
     repeats: tuple[Repeats, ...] = ()
     """Of each result, where the schedules were run over and over."""
+    own_refusal: str = ""
+    """Why the scenario's own schedule cannot run, where it cannot."""
     one_chunk_note: str = ""
     """Which schedules were compared with one chunk a rank only, and what to try; see `one_chunk_note`."""
 
@@ -96,6 +103,7 @@ class Comparison:
         return {
             "results": results,
             "skipped": [{"schedule": s.schedule, "reason": s.reason} for s in self.skipped],
+            "judgement": self.judged.to_dict(),
             "notes": [self.one_chunk_note] if self.one_chunk_note else [],
         }
 
@@ -118,6 +126,7 @@ def compare(
     schedules: str | Sequence[str] = (),
     chunks: int | Sequence[int] = (),
     num_repeats: int | None = None,
+    framework: str | None = None,
     timing: Timing = "engine",
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
@@ -133,6 +142,9 @@ def compare(
         Chunks a rank for schedules that leave the choice; by default the scenario's.
     num_repeats : int, optional
         Steps to draw of each schedule, where the scenario has jitter; see `pipesim.prediction.repeat`.
+    framework : str, optional
+        In which the advised schedule is to run: megatron, torch or deepspeed. How much memory it leaves free
+        is the scenario's `headroom`.
     timing : {"engine", "fast", "compiled"}
         What times them; see `pipesim.prediction.predict`.
     progress : Callable
@@ -141,7 +153,7 @@ def compare(
     Raises
     ------
     ScheduleError
-        If a name is unknown.
+        If a name is unknown, of a schedule or a framework.
     ScenarioError
         If a number of chunks is not positive.
     InfeasibleError
@@ -149,6 +161,7 @@ def compare(
     """
     need_scenario(scenario)
     chosen = families_named(schedules)
+    wanted = None if framework is None else find_framework(framework)
     ran: list[tuple[Prediction, Prepared]] = []
     skipped: list[Skipped] = []
     open_to_chunks: list[str] = []
@@ -173,12 +186,35 @@ def compare(
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
     if not schedules:
         ran.sort(key=lambda one: rank_in_table(one[0]))
-    note = "" if chunks else one_chunk_note(scenario, open_to_chunks)
+    note = "" if chunks else one_chunk_note(scenario, open_to_chunks, [result for result, _ in ran])
     repeats = []
     for result, prepared in ran if num_repeats is not None else ():
         progress(f"{result.label}, {num_repeats} times")
         repeats.append(repeat(prepared, num_repeats or 0))
-    return Comparison(tuple(result for result, _ in ran), tuple(skipped), tuple(repeats), note)
+    results = [result for result, _ in ran]
+    own, refusal = _own(scenario, results, timing)
+    judged = judge(results, own=own, framework=wanted)
+    return Comparison(tuple(results), tuple(skipped), judged, tuple(repeats), refusal, note)
+
+
+def _own(
+    scenario: ResolvedScenario, results: Sequence[Prediction], timing: Timing
+) -> tuple[Prediction | None, str]:
+    """Find the scenario's own schedule among results, or predict it; else say why it cannot run."""
+    name, options = scenario.schedule.name, scenario.schedule.options
+    if name is None:
+        return next(result for result in results if result.shape is None), ""
+    fixed = family(name).chunks
+    num_chunks = scenario.parallel.virtual_stages if fixed is None else fixed
+    for result in results if not options else ():
+        if result.schedule.name == family(name).name and result.metrics.num_chunks == num_chunks:
+            return result, ""
+    try:
+        return predict(scenario, timing=timing), ""
+    except PipesimError as error:
+        if options:  # stated for this very schedule, so a mistake rather than an answer
+            raise
+        return None, error.headline
 
 
 def rank_in_table(result: Prediction) -> tuple[bool, bool, Any]:

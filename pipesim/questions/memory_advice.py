@@ -7,28 +7,35 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipesim.errors import PipesimError
-from pipesim.prediction import Prediction, prepare
+from pipesim.prediction import Prediction, least_step_s, prepare
 from pipesim.questions.planning.space import recomputes
 from pipesim.scenario import ResolvedScenario
 
 Keys = Mapping[str, Any]
 
 
+_MOST_CHANGES = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Keys of the scenario with other values, the scenario that they make, and its peak memory."""
+    """Keys of the scenario with other values, the scenario that they make, and its peak memory.
+
+    Fits means with the headroom; `least_step_s` is a step where nothing contends.
+    """
 
     keys: Keys
     scenario: ResolvedScenario
     peak_memory_bytes: float
     fits: bool
+    least_step_s: float
 
     def __str__(self) -> str:
         return ", ".join(f"{key}={_shown(value)}" for key, value in self.keys.items())
 
 
 def changes_for_memory(result: Prediction) -> list[Change]:
-    """Try what takes less memory, the cheapest first: one change at a time; jointly if none is enough.
+    """Try what takes less memory: one change at a time; jointly if none is enough.
 
     Parameters
     ----------
@@ -38,7 +45,7 @@ def changes_for_memory(result: Prediction) -> list[Change]:
     Returns
     -------
     list of Change
-        Those that fit; if none does, the one of least memory.
+        A few that fit, those of the fastest steps first; if none does, the one of least memory.
     """
     scenario = result.scenario
     if scenario.cluster is None or scenario.schedule.csv is not None:
@@ -48,7 +55,8 @@ def changes_for_memory(result: Prediction) -> list[Change]:
     if not fitting:
         tried += _tried(result, _joint_changes(scenario))
         fitting = [change for change in tried if change.fits]
-    return fitting or sorted(tried, key=lambda change: change.peak_memory_bytes)[:1]
+    fitting.sort(key=lambda change: change.least_step_s)
+    return fitting[:_MOST_CHANGES] or sorted(tried, key=lambda change: change.peak_memory_bytes)[:1]
 
 
 def _tried(result: Prediction, variants: Iterator[Keys]) -> Iterator[Change]:
@@ -58,11 +66,13 @@ def _tried(result: Prediction, variants: Iterator[Keys]) -> Iterator[Change]:
     for keys in variants:
         try:
             changed = scenario.with_({**own, **keys})
-            peak = prepare(changed).peak_memory
+            prepared = prepare(changed)
+            peak = prepared.peak_memory
         except PipesimError:
             continue
         if peak.most_bytes is not None:
-            yield Change(keys, changed, peak.most_bytes, peak.fits_headroom is True)
+            fits = peak.fits_headroom is True
+            yield Change(keys, changed, peak.most_bytes, fits, least_step_s(prepared))
 
 
 def _single_changes(scenario: ResolvedScenario) -> Iterator[Keys]:
@@ -100,8 +110,10 @@ def _joint_changes(scenario: ResolvedScenario) -> Iterator[Keys]:
         keys["optimizer"] = "sharded"
     if len(keys) > 1:
         yield dict(keys)
-    if scenario.recompute != "full" and keys:
-        yield {**keys, "recompute": "full"}
+    levels = list(recomputes(scenario))
+    for level in levels[levels.index(scenario.recompute) + 1 :] if scenario.recompute in levels else ():
+        if keys:
+            yield {**keys, "recompute": level}
 
 
 def _shown(value: Any) -> str:

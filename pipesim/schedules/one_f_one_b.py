@@ -31,7 +31,7 @@ def peak_in_flight(shape: Shape, rank: int) -> int:
     peak_in_flight=peak_in_flight,
 )
 def one_f_one_b(shape: Shape) -> Orders:
-    """One forward, one backward: GPipe's time with at most p microbatches in flight."""
+    """One forward, one backward: at most p microbatches in flight; GPipe's time if p2p is free."""
     for rank in range(shape.num_ranks):
         yield _rank_order(shape, rank)
 

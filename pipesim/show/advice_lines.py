@@ -28,13 +28,23 @@ def advice_lines(judged: JudgedRuns[R], refusal: str = "") -> list[str]:
     return [*lines, *faster_lines(judged)]
 
 
+def run_lines(judged: JudgedRuns[R]) -> list[str]:
+    """Say of a single run how long a step takes, whether it fits, and what limits it."""
+    label = judged.recommended.label
+    return [_step_words(judged, label), memory_line(judged), limits_line(judged)]
+
+
 def use_line(judged: JudgedRuns[R], what: str) -> str:
     """Say what to run, how long a step takes, and what runs it by name."""
-    best, metrics = judged.recommended, judged.recommended.metrics
     verb = "USE"
     if judged.best.standing == "does not fit":
         verb = "NOTHING FITS in the devices' memory. The least needs"
-    text = f"{verb} {what}: {seconds(metrics.step_time_s)} a step{_band(best)}"
+    return _step_words(judged, f"{verb} {what}")
+
+
+def _step_words(judged: JudgedRuns[R], what: str) -> str:
+    best, metrics = judged.recommended, judged.recommended.metrics
+    text = f"{what}: {seconds(metrics.step_time_s)} a step{_band(best)}"
     if metrics.mfu is not None:
         text += f", {short_percent(metrics.mfu)} MFU"
     text += f". {runs_in(judged)}."

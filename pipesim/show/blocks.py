@@ -26,6 +26,8 @@ class Table:
         So many columns are flush left, the others flush right.
     marks : Mapping
         Row to words that set it apart.
+    ruled : bool
+        Whether a terminal draws lines between its columns.
     kind : str
         What its rows are, for a page: "schedules", or nothing.
     """
@@ -35,6 +37,7 @@ class Table:
     rows: Sequence[Sequence[str]]
     num_left: int = 1
     marks: Mapping[int, str] = field(default_factory=dict)
+    ruled: bool = True
     kind: str = ""
 
     @classmethod
@@ -54,7 +57,8 @@ class Table:
         """Leave out the columns in which nothing stands."""
         kept = [i for i in range(len(self.columns)) if i == 0 or any(row[i] != "-" for row in self.rows)]
         columns = [self.columns[i] for i in kept]
-        return Table(self.caption, columns, [[row[i] for i in kept] for row in self.rows], self.num_left)
+        rows = [[row[i] for i in kept] for row in self.rows]
+        return Table(self.caption, columns, rows, self.num_left, self.marks, self.ruled)
 
 
 @dataclass(frozen=True, slots=True)

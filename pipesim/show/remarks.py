@@ -26,14 +26,12 @@ def notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
         Finds what would make a result fit, where none does.
     """
     scenario = results[0].scenario
-    for warning in scenario.warnings:
-        yield f"warning: {warning}"
+    yield from urgent_notes(results, changes_for_memory)
     for result in results:
         for refusal in result.notes:
             yield f"note: {result.label} runs here, but not in {refusal}"
     if len(results) == 1:
         yield from _without_effect(results[0])
-    yield from _impossible(results)
     for result in results:
         if (late := result.asynchrony) is not None:
             yield (
@@ -42,12 +40,33 @@ def notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
                 f"in a long run a step takes {seconds(late.steady_period_s)}"
             )
     yield from _overhead_notes(results)
-    yield from _memory_notes(results, changes_for_memory)
+    yield from _memory_notes(results)
     if scenario.efficiency is not None and scenario.efficiency.error_band is not None:
         yield (
             f"note: of ten step times predicted with {scenario.efficiency.name}, nine lie within "
             f"{scenario.efficiency.error_band:.0%} of the measured ones"
         )
+
+
+def urgent_notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
+    """Give what must not be missed: warnings, impossible measurements, and what helps where nothing fits."""
+    for warning in results[0].scenario.warnings:
+        yield f"warning: {warning}"
+    yield from _impossible(results)
+    yield from _changes_that_help(results, changes_for_memory)
+
+
+def _changes_that_help(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
+    """Say what would make the smallest fit with the headroom, where none does; the cheapest first."""
+    if any(result.metrics.fits_headroom is not False for result in results):
+        return
+    smallest = min(results, key=lambda result: result.metrics.peak_memory_bytes or 0)
+    changes = list(changes_for_memory(smallest))
+    words = "; or ".join(f"{change} ({amount(change.peak_memory_bytes)})" for change in changes)
+    headroom = smallest.scenario.kept_free.headroom
+    if changes:
+        would = "would fit" if changes[0].fits else "would not fit even"
+        yield f"note: {smallest.label} {would} with {words}, {headroom:.0%} of the usable memory left free"
 
 
 def inferred(run: TimedRun) -> Iterator[str]:
@@ -89,20 +108,12 @@ def _overhead_notes(results: Sequence[TimedRun]) -> Iterator[str]:
             )
 
 
-def _memory_notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
-    """Say what does not fit, what barely does, and, where nothing fits, what would help."""
-    too_large = [result for result in results if result.metrics.fits_memory is False]
+def _memory_notes(results: Sequence[R]) -> Iterator[str]:
+    """Say what does not fit, and what barely does."""
+    too_large = [result.label for result in results if result.metrics.fits_memory is False]
     if too_large:
-        labels = ", ".join(result.label for result in too_large)
-        yield f"note: does not fit in the device's memory: {labels}"
+        yield f"note: does not fit in the device's memory: {', '.join(too_large)}"
     yield from _headroom_notes([(result.label, result) for result in results])
-    if too_large and len(too_large) == len(results):
-        smallest = min(too_large, key=lambda result: result.metrics.peak_memory_bytes or 0)
-        changes = changes_for_memory(smallest)
-        words = "; or ".join(f"{change} ({amount(change.peak_memory_bytes)})" for change in changes)
-        if changes:
-            would = "would fit" if changes[0].fits else "would not fit even"
-            yield f"note: {smallest.label} {would} with {words}"
 
 
 def _headroom_notes(named: Sequence[tuple[str, TimedRun]]) -> Iterator[str]:
