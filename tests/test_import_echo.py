@@ -35,6 +35,11 @@ SAMPLES: dict[str, tuple[str, list[Path], dict[str, Any]]] = {
     "nemo": ("nemo", [DATA / "nemo_405b.yaml"], {}),
     "nemo table": ("nemo", [DATA / "nemo_table.csv"], {"row": "2"}),
     "nemo recipe": ("nemo", [DATA / "bridge_recipe.py"], {"row": "small_llama_64gpu_config"}),
+    "nemo workload": (
+        "nemo",
+        [DATA / "bridge_workloads.py"],
+        {"row": "LLAMA31_405B_PRETRAIN_CONFIG_H100_FP8_CS_V1"},
+    ),
     "nemo mlperf": (
         "nemo",
         [DATA / "mlperf_gpt3.yaml", DATA / "mlperf_common.sh", DATA / "config_DGXH100_64x8x128x4x8_mbs2.sh"],

@@ -255,3 +255,21 @@ def test_what_a_framework_refuses_is_said_with_its_source_and_a_way_out(
     assert ".py" in message
     assert f"--set {stated.partition('=')[0]}" in message
     written(import_files(tool, path, overrides=[stated], **options), tmp_path)
+
+
+def test_workloads_of_bridges_performance_tests(tmp_path: Path) -> None:
+    path = DATA / "bridge_workloads.py"
+    assert "LLAMA31_405B_PRETRAIN_CONFIG_GB300_BF16_V1" in refusal(import_files, "nemo", path)
+    plain = import_files("nemo", path, row="LLAMA31_405B_PRETRAIN_CONFIG_H100_FP8_CS_V2")
+    parallel = written(plain, tmp_path).parallel
+    assert (parallel.tensor, parallel.pipeline, parallel.context, parallel.data) == (8, 8, 2, 8)
+    assert plain.mapping["layers"] == [1, *[2] * 62, 1]
+    assert plain.mapping["batch"] == {"global": 1536, "micro": 1}
+    assert plain.mapping["precision"] == {"compute": "fp8", "gradient_bytes": 2}
+    assert plain.not_used["model.extra_knob"] == "3"
+    sharded = import_files("nemo", path, row="LLAMA31_405B_PRETRAIN_CONFIG_GB300_BF16_V1")
+    written(sharded, tmp_path)
+    assert sharded.mapping["optimizer"] == "zero3"
+    assert sharded.mapping["offload"] == {"activations": 0.333333}
+    assert sharded.mapping["cluster"]["accelerator"] == "gb300"
+    assert "adapters" in refusal(import_files, "nemo", path, row="LLAMA3_70B_LORA_CONFIG_H100_BF16_V1")

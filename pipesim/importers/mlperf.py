@@ -9,18 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
+from pipesim.importers.model_names import ACCELERATORS
 from pipesim.importers.request import Request
 from pipesim.importers.shell import Script
 from pipesim.scenario.loading import read_yaml_mapping
 
 _VARIABLE = re.compile(r"oc\.env:([A-Za-z_]\w*)")
-_ACCELERATORS = {
-    "a100": "a100-sxm-80",
-    "h100": "h100-sxm",
-    "b200": "b200-sxm",
-    "gb200": "gb200",
-}
-_SYSTEM = re.compile(r"config_(?:DGX)?(GB200|A100|H100|B200)_", re.IGNORECASE)
+_SYSTEM = re.compile(r"config_(?:DGX)?(GB[23]00|[AH]100|B[23]00)_", re.IGNORECASE)
 NEEDED = ("TENSOR_MODEL_PARALLEL", "PIPELINE_MODEL_PARALLEL", "MINIBS", "DGXNNODES")
 
 
@@ -69,4 +64,4 @@ def unread(environment: Mapping[str, str], document: Mapping[str, Any]) -> dict[
 def accelerator_of(request: Request) -> str | None:
     """Find the accelerator in the names of scripts, such as ``config_DGXH100_64x8x128x4x8_mbs2.sh``."""
     found = [match[1].lower() for path in request.paths if (match := _SYSTEM.match(path.name))]
-    return _ACCELERATORS[found[-1]] if found else None
+    return ACCELERATORS[found[-1]] if found else None

@@ -1,4 +1,4 @@
-"""Models by the names that repositories, recipes and tables give them."""
+"""Models and systems by the names that repositories, recipes and tables give them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from typing import Any
 
 from pipesim.scenario.presets import get_preset, list_presets
 
+ACCELERATORS = {
+    "a100": "a100-sxm-80",
+    "h100": "h100-sxm",
+    "b200": "b200-sxm",
+    "gb200": "gb200",
+    "b300": "b300-sxm",
+    "gb300": "gb300",
+}
+"""Presets by the names that NVIDIA's tables, recipes and submissions give their systems."""
 _BESIDE = re.compile(
     r"^.*/|modelprovider|meta-|megatron-|-hf\b|-base\b|-instruct\b|-chat\b|-v0\.\d\b|-it\b|-\d{4}$|[^a-z0-9]"
 )

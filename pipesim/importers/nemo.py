@@ -6,18 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from pipesim.errors import ScenarioError
+from pipesim.importers.bridge_workload import has_workloads, workload_settings
 from pipesim.importers.facts import Facts, cut_evenly
 from pipesim.importers.interpolation import resolved
 from pipesim.importers.megatron import LIMITS
 from pipesim.importers.megatron_cut import cut_by_layout, layout_text
 from pipesim.importers.mlperf import accelerator_of, environment_of, mlperf_document, unread
-from pipesim.importers.model_names import fields_of, preset_named
+from pipesim.importers.model_names import ACCELERATORS, fields_of, preset_named
 from pipesim.importers.nemo_memory import read_memory
 from pipesim.importers.nemo_recipe import recipe_settings
 from pipesim.importers.nemo_table import read_table
 from pipesim.importers.overriding import YAML, overlaid, scripts_of, with_overrides
 from pipesim.importers.request import NEEDED, Request, read_shape, read_sizes
 from pipesim.importers.tokenizers import embedding_rows, tokens_of
+from pipesim.reading import read_text
 from pipesim.scenario.settings import Settings
 
 _GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu", "quick-geglu")
@@ -67,7 +69,7 @@ def read(request: Request) -> Facts:
     if suffix == ".csv":
         return read_table(request)
     if suffix == ".py":
-        return _facts(request, recipe_settings(request))
+        return _of_python(request)
     if request.row is not None:
         raise ScenarioError("is for CSV tables and Python files; remove it", file=str(path), key="--row")
     script = scripts_of(request)
@@ -88,6 +90,22 @@ def read(request: Request) -> Facts:
     if facts.optimizer == "plain" and variables.text("$USE_DIST_OPTIMIZER") == "True":
         facts.optimizer = "sharded"
         facts.inferred["optimizer"] = "sharded ($USE_DIST_OPTIMIZER)"
+    facts.inferred |= inferred
+    return facts
+
+
+def _of_python(request: Request) -> Facts:
+    """Read a recipe's function, or a workload of the performance tests."""
+    text = read_text(request.paths[0])
+    if not has_workloads(text):
+        return _facts(request, recipe_settings(request))
+    values, system, gpus = workload_settings(request, text)
+    inferred: dict[str, str] = {}
+    settings = request.settings(with_overrides(values, request, inferred), request.files)
+    facts = _facts(request, settings)
+    facts.accelerator = ACCELERATORS.get(system.lower())
+    facts.num_gpus = facts.num_gpus or gpus
+    facts.gpus_per_node = 4 if system.startswith("GB") else 8
     facts.inferred |= inferred
     return facts
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pipesim.errors import ScenarioError
 from pipesim.importers.facts import Facts, cut_evenly, product
-from pipesim.importers.model_names import preset_named
+from pipesim.importers.model_names import ACCELERATORS, preset_named
 from pipesim.importers.request import Request
 from pipesim.reading import csv_rows, read_text
 from pipesim.scenario.counts import LARGEST_COUNT, clean
@@ -19,7 +19,6 @@ _NEEDED = ("model", "num_gpus", "seq_len", "tp_size", "pp_size", "mbs", "gbs")
 _NAMES = ("task", "model", "size", "system", "dtype")
 _NUMBER = re.compile(r"([0-9]{1,12})(?:\.0*)?")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*|")
-_ACCELERATORS = {"a100": "a100-sxm-80", "h100": "h100-sxm", "b200": "b200-sxm", "gb200": "gb200"}
 _USED = (
     *_NEEDED,
     *_NAMES,
@@ -144,8 +143,8 @@ def _facts(row: Mapping[str, str], number: int, request: Request) -> Facts:
     facts.num_gpus = request.num_gpus or cells.needed("num_gpus")
     facts.micro, facts.global_size = cells.needed("mbs"), cells.needed("gbs")
     system = cells.word("system")
-    facts.accelerator = _ACCELERATORS.get(system)
-    facts.gpus_per_node = 4 if system == "gb200" else 8
+    facts.accelerator = ACCELERATORS.get(system)
+    facts.gpus_per_node = 4 if system.startswith("gb") else 8
     facts.inferred["cluster.gpus_per_node"] = f"{facts.gpus_per_node} (usual for {system or 'a node'})"
     dtype = cells.word("dtype")
     if dtype in ("bf16", "fp16", "fp8"):

@@ -59,7 +59,7 @@ READERS: dict[str, Reader] = {
     ),
     "nemo": Reader(
         nemo.read,
-        "NeMo's and Megatron-Bridge's YAML with Hydra overrides, Python recipes, a row of NeMo's table of "
+        "NeMo's and Megatron-Bridge's YAML with Hydra overrides, Python recipes and workloads, a row of NeMo's table of "
         "recommended configurations (CSV), or MLPerf's scripts of exports, with their YAML first or without",
         options=("--gpus", "--row", "--define"),
     ),
