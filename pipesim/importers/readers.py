@@ -59,8 +59,8 @@ READERS: dict[str, Reader] = {
     ),
     "nemo": Reader(
         nemo.read,
-        "NeMo's and Megatron-Bridge's YAML with Hydra overrides, Python recipes and workloads, a row of NeMo's "
-        "table of recommended configurations (CSV), or MLPerf's scripts of exports, after their YAML or alone",
+        "YAML of NeMo and Megatron-Bridge with Hydra overrides, Python recipes and workloads, a row of a "
+        "table of recommended configurations (CSV), or MLPerf's scripts of exports, after YAML or alone",
         options=("--gpus", "--row", "--define"),
     ),
     "torchtitan": Reader(
