@@ -94,7 +94,7 @@ def test_row_gpus_define_set_and_json(tmp_path: Path) -> None:
     [
         (["nemo", str(DATA / "nemo_table.csv")], "choose one by --row"),
         (["nemo", str(DATA / "nemo_405b.yaml"), "--row", "1"], "is for CSV tables"),
-        (["nemo", str(DATA / "nemo_table.csv"), "--row", "4", "--gpus", "8"], "a table states its GPUs"),
+        (["nemo", str(DATA / "nemo_table.csv"), "--row", "4", "--gpus", "8"], "a multiple of 32"),
         (["megatron", str(DATA / "megatron_175b.sh"), "--define", "x"], "NAME=VALUE is needed"),
         (["megatron", str(DATA / "megatron_175b.sh"), "--define", "a b=1"], "NAME=VALUE is needed"),
         (
