@@ -33,6 +33,7 @@ _HOMES = {
     "simulate": "pipesim.timing.engine",
     "sweep": "pipesim.questions.sweep",
     "torch_schedule": "pipesim.executor.torch_runtime",
+    "tune": "pipesim.evidence.tuning",
     "validate": "pipesim.evidence.validation",
 }
 __all__ = sorted(_HOMES)

@@ -39,6 +39,10 @@ _VERBS = {
         "plan:plan_verb",
         "Find the fastest configurations that fit in memory; or the smallest cluster, with --deadline.",
     ),
+    "tune": (
+        "tune:tune",
+        "Find the best order for measured stage times, as a CSV for torch; run it beside the one in use.",
+    ),
     "validate": (
         "validate:validate",
         "Run schedules with PyTorch, calibrate on one of them, predict the others, and print the errors.",

@@ -1,7 +1,7 @@
 """The one road from a scenario to its numbers: nothing else picks what times a schedule, or its costs."""
 
 from pipesim.prediction.orders import load_order, schedule_of
-from pipesim.prediction.preparation import prepare
+from pipesim.prediction.preparation import prepare, prepare_order
 from pipesim.prediction.prepared import Prepared
 from pipesim.prediction.programs import Programs
 from pipesim.prediction.repeats import Repeats, repeat
@@ -26,6 +26,7 @@ __all__ = [
     "predict_prepared",
     "predict_within",
     "prepare",
+    "prepare_order",
     "repeat",
     "replay",
     "schedule_of",

@@ -72,6 +72,22 @@ def _with_schedule(prepared: Prepared, schedule: Schedule, costs: CostTable) -> 
     return replace(prepared, laid=Laid(schedule), costs=own_costs)
 
 
+def prepare_order(scenario: ResolvedScenario, order: Schedule, costs: CostTable) -> Prepared:
+    """Put an order and costs together that do not come from the scenario, such as measured ones.
+
+    Parameters
+    ----------
+    scenario : ResolvedScenario
+        For all else.
+    order : Schedule
+        Compute only, of the scenario's ranks and microbatches.
+    costs : CostTable
+        Of the order's stages.
+    """
+    order = replace(order, skips=costs.skip_ends)
+    return Prepared(scenario, Laid(order), _costs_of(scenario, order, costs, None), None, None, ())
+
+
 def _asynchrony(chosen: Family, shape: Shape, costs: CostTable) -> Asynchrony:
     ranks = range(shape.num_ranks)
     versions, late, period = chosen.weight_versions, chosen.staleness, chosen.steady_period_s

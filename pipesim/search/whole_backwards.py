@@ -16,8 +16,8 @@ from pipesim.search.local_search import Found, Search
 from pipesim.search.lower_bound import lower_bound_s
 from pipesim.search.problem import Flags, Floats, Problem, Word
 
-SPLIT_SHARE, UNSPLIT_SHARE = 0.4, 0.4
-"""Of the budget, for the two searches; what is left chooses and moves."""
+CHOICE_SHARE = 0.25
+"""Timings of the choice and its moves, in those of one of the two searches."""
 SWEEPS = 3
 TIE = 1e-4
 """Weight of the ranks' mean end beside the makespan: most choices leave the makespan alone."""
@@ -39,16 +39,16 @@ def search_mixtures(
 ) -> Mixture:
     """Search for the order and for which backwards it splits; the parameters are those of `Search`.
 
-    Where splitting costs nothing, every backward is split.
+    Where splitting costs nothing, every backward is split. Else both searches have the whole budget.
     """
     all_split = np.zeros((problem.num_stages, problem.num_microbatches), np.bool_)
     if not problem.split_costs_more:
         found = Search(problem, budget, rng).run(seeds)
         return Mixture(found.makespan_s, found.word, all_split)
-    split = Search(problem, int(budget * SPLIT_SHARE), rng).run(seeds)
-    unsplit = Search(problem.unsplit(), int(budget * UNSPLIT_SHARE), rng).run(seeds)
-    left = int(budget * (1 - SPLIT_SHARE - UNSPLIT_SHARE)) // problem.num_actions
-    return mix(problem, split, unsplit, left, rng)
+    of_split, of_unsplit = rng.spawn(2)
+    split = Search(problem, budget, of_split).run(seeds)
+    unsplit = Search(problem.unsplit(), budget, of_unsplit).run(seeds)
+    return mix(problem, split, unsplit, int(budget * CHOICE_SHARE) // problem.num_actions, rng)
 
 
 def mix(

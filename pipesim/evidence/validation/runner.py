@@ -103,6 +103,11 @@ class Runner:
         costs = self._costs(num_chunks_of(schedule), split=bool(np.isin(schedule.op, (Op.I, Op.W)).any()))
         return make_row(self._run(name, schedule), costs)
 
+    def measured(self, num_chunks: int) -> MeasuredCosts:
+        """Costs of so many chunks a rank, of whole backwards and of split ones, after `calibrate_on`."""
+        self._costs(num_chunks, split=True)
+        return self.calibrations[self.scenario.parallel.pipeline * num_chunks]
+
     def _generate(
         self, chosen: Family, num_chunks: int, num_microbatches: int, costs: CostTable | None
     ) -> Schedule:
