@@ -22,10 +22,10 @@ from pipesim.errors import PipesimError, ScenarioError
 from pipesim.evidence.calibration.fit import MeasuredCosts
 from pipesim.evidence.tuning.candidates import candidate, with_longer_hops
 from pipesim.evidence.tuning.drawn_hops import hops_as_bytes, step_times
+from pipesim.evidence.tuning.outcome import Choice, Tuning
 from pipesim.evidence.tuning.paired_runs import PairedRuns, run_in_turn
 from pipesim.evidence.tuning.stage_times import ASSUMED_HOP_SPREAD, StageTimes, measured_times, stated_times
 from pipesim.evidence.tuning.tune import choose, pick
-from pipesim.evidence.tuning.tuning import Choice, Tuning
 from pipesim.prediction import predict_prepared, prepare_order, schedule_of
 from pipesim.schedules import Shape, generate
 

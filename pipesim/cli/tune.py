@@ -16,7 +16,7 @@ from pipesim.show.order_words import order_words
 
 if TYPE_CHECKING:
     from pipesim.evidence.tuning import Tuning
-    from pipesim.evidence.tuning.tuning import Choice
+    from pipesim.evidence.tuning.outcome import Choice
 
 
 def tune(

@@ -19,9 +19,9 @@ from pipesim.evidence.tuning.candidates import (
     within,
 )
 from pipesim.evidence.tuning.drawn_hops import step_times
+from pipesim.evidence.tuning.outcome import TIE, Choice, Tuning
 from pipesim.evidence.tuning.paired_runs import PairedRuns, run_in_turn
 from pipesim.evidence.tuning.stage_times import StageTimes, measured_times, stated_times
-from pipesim.evidence.tuning.tuning import TIE, Choice, Tuning
 from pipesim.evidence.validation.runner import Runner
 from pipesim.executor import RankPool, Run, execute
 from pipesim.ir import lower, peak_in_flight
