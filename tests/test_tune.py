@@ -22,7 +22,7 @@ from pipesim.errors import PipesimError, ScenarioError
 from pipesim.evidence.calibration.fit import MeasuredCosts
 from pipesim.evidence.tuning.candidates import candidate, with_longer_hops
 from pipesim.evidence.tuning.drawn_hops import hops_as_bytes, step_times
-from pipesim.evidence.tuning.outcome import Choice, Tuning
+from pipesim.evidence.tuning.outcome import RatedOrder, Tuning
 from pipesim.evidence.tuning.paired_runs import PairedRuns, run_in_turn
 from pipesim.evidence.tuning.stage_times import ASSUMED_HOP_SPREAD, StageTimes, measured_times, stated_times
 from pipesim.evidence.tuning.tune import choose, pick
@@ -114,10 +114,10 @@ def test_times_that_nobody_split_leave_nothing_to_the_first_stages_input_gradien
     assert costs.weight_gradient_s.tolist() == [2, 1]
 
 
-def made(seconds: list[float], *, searched: bool) -> Choice:
+def made(seconds: list[float], *, searched: bool) -> RatedOrder:
     scenario = pipesim.Scenario.times(ranks=2, microbatches=2, forward=1.0, backward=2.0)
     one = candidate(scenario, generate("1f1b", Shape(2, 1, 2)), stated_times(scenario, 1), searched=searched)
-    return Choice(one, np.array(seconds))
+    return RatedOrder(one, np.array(seconds))
 
 
 def test_a_named_order_wins_ties_and_the_one_in_use_all_of_them() -> None:

@@ -16,7 +16,7 @@ from pipesim.show.order_words import order_words
 
 if TYPE_CHECKING:
     from pipesim.evidence.tuning import Tuning
-    from pipesim.evidence.tuning.outcome import Choice
+    from pipesim.evidence.tuning.outcome import RatedOrder
 
 
 def tune(
@@ -118,7 +118,7 @@ def _measured(found: Tuning) -> Iterator[str | Table]:
         yield f"keep {found.in_use.label}: the new order was no faster"
 
 
-def _line(found: Tuning, one: Choice, mark: str) -> list[str]:
+def _line(found: Tuning, one: RatedOrder, mark: str) -> list[str]:
     numbers = one.to_dict()
     low, high = _range(one)
     return [
@@ -132,7 +132,7 @@ def _line(found: Tuning, one: Choice, mark: str) -> list[str]:
     ]
 
 
-def _range(one: Choice) -> tuple[float, float]:
+def _range(one: RatedOrder) -> tuple[float, float]:
     import numpy as np
 
     low, high = np.percentile(one.drawn_s, [5, 95])

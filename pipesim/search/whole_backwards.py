@@ -69,7 +69,7 @@ def mix(
     """
     all_split = np.zeros((problem.num_stages, problem.num_microbatches), np.bool_)
     starts = [(split.word, all_split), (split.word, ~all_split), (unsplit.word, ~all_split)]
-    chosen = [_Choice(problem, *start) for start in starts]
+    chosen = [_ChosenBackwards(problem, *start) for start in starts]
     for choice in chosen:
         choice.choose(num_timings // (2 * len(chosen)))
     best = min(chosen, key=lambda choice: choice.value)
@@ -81,7 +81,7 @@ def mix(
     return Mixture(best.makespan * best.scale, best.word, best.whole)
 
 
-class _Choice:
+class _ChosenBackwards:
     """A word whose backwards are split or not, timed."""
 
     def __init__(self, problem: Problem, word: Word, whole: Flags) -> None:
@@ -175,12 +175,12 @@ class _Choice:
                 return False
         return True
 
-    def moved(self, num_timings: int, temperature: float, rng: np.random.Generator) -> _Choice:
+    def moved(self, num_timings: int, temperature: float, rng: np.random.Generator) -> _ChosenBackwards:
         """Improve the order itself; where a W that is none stood, none stands in the way of memory."""
         from pipesim.search.moves import improve_word
         from pipesim.search.word_timing import fits
 
-        again = _Choice(self.problem, _side_by_side(self.problem, self.word, self.whole), self.whole)
+        again = _ChosenBackwards(self.problem, _side_by_side(self.problem, self.word, self.whole), self.whole)
         state = rng.integers(1, 2**63, 1, dtype=np.uint64)
         if num_timings and fits(again.pipeline, again.word):
             good_enough = lower_bound_s(self.problem) / self.scale * (1 + 1e-12)

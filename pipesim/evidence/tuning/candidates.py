@@ -25,7 +25,7 @@ HOP_FACTORS = (1.0, 1.6, 2.5)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidate:
+class CandidateOrder:
     """An order with its nominal prediction."""
 
     prepared: Prepared
@@ -53,15 +53,17 @@ class Candidate:
         )
 
 
-def candidate(scenario: ResolvedScenario, order: Schedule, times: StageTimes, *, searched: bool) -> Candidate:
+def candidate(
+    scenario: ResolvedScenario, order: Schedule, times: StageTimes, *, searched: bool
+) -> CandidateOrder:
     """Predict an order with these times."""
     prepared = prepare_order(scenario, order, times.costs)
-    return Candidate(prepared, times, predict_prepared(prepared, timing="fast"), searched)
+    return CandidateOrder(prepared, times, predict_prepared(prepared, timing="fast"), searched)
 
 
 def named_candidates(
-    scenario: ResolvedScenario, times: Mapping[int, StageTimes], allowed: Callable[[Candidate], bool]
-) -> Iterator[Candidate]:
+    scenario: ResolvedScenario, times: Mapping[int, StageTimes], allowed: Callable[[CandidateOrder], bool]
+) -> Iterator[CandidateOrder]:
     """Generate every named schedule that torch's runtime takes, is allowed, and has costs for its chunks."""
     for one in families().values():
         if one.name == SEARCHED or not one.synchronous or one.num_model_replicas > 1:
@@ -84,7 +86,7 @@ def searched_candidates(
     times: Mapping[int, StageTimes],
     options: Mapping[int, Mapping[str, Any]],
     progress: Callable[[str], None],
-) -> Iterator[Candidate]:
+) -> Iterator[CandidateOrder]:
     """Search an order for each number of chunks, and for hops as long as measured and longer.
 
     `options` are those of the schedule ``auto``, by chunks.
@@ -112,10 +114,10 @@ def with_longer_hops(costs: CostTable, factor: float) -> CostTable:
     return replace(costs, point_to_point=slower)
 
 
-def within(limit: int | None, costs: CostTable) -> Callable[[Candidate], bool]:
+def within(limit: int | None, costs: CostTable) -> Callable[[CandidateOrder], bool]:
     """Allow what fits in memory; where nothing says what that is, so many microbatches on a rank's stages."""
 
-    def allowed(one: Candidate) -> bool:
+    def allowed(one: CandidateOrder) -> bool:
         if costs.memory_limit_bytes is not None and one.prediction.fits is not None:
             return one.prediction.fits
         chunks = one.order.num_stages // one.order.num_ranks

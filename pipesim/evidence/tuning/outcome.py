@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.evidence.tuning.candidates import Candidate
+from pipesim.evidence.tuning.candidates import CandidateOrder
 from pipesim.evidence.tuning.paired_runs import PairedRuns
 from pipesim.files import write_text
 from pipesim.ir.actions import Schedule
@@ -20,15 +20,15 @@ TIE = 0.01
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Choice:
+class RatedOrder:
     """One order, and its steps under drawn hops, shape (draws,), in seconds."""
 
-    candidate: Candidate
+    candidate: CandidateOrder
     drawn_s: npt.NDArray[np.float64]
 
     @property
     def label(self) -> str:
-        """As `Candidate.label`."""
+        """As `CandidateOrder.label`."""
         return self.candidate.label
 
     @property
@@ -41,7 +41,7 @@ class Choice:
         """Compute only."""
         return self.candidate.order
 
-    def gain_over(self, other: Choice) -> npt.NDArray[np.float64]:
+    def gain_over(self, other: RatedOrder) -> npt.NDArray[np.float64]:
         """Give the share of the other's step that is saved, in each draw."""
         return np.asarray(1 - self.drawn_s / other.drawn_s)
 
@@ -67,11 +67,11 @@ class Tuning:
 
     Parameters
     ----------
-    in_use : Choice
+    in_use : RatedOrder
         The scenario's own schedule.
-    choices : tuple of Choice
+    choices : tuple of RatedOrder
         The finalists, the fastest first, without the one in use.
-    best : Choice
+    best : RatedOrder
         What to run: a searched order only if it beats the best named one by more than `TIE`, and anything
         only if it beats the one in use by more.
     paired : PairedRuns, optional
@@ -80,20 +80,20 @@ class Tuning:
         What was assumed.
     """
 
-    in_use: Choice
-    choices: tuple[Choice, ...]
-    best: Choice
+    in_use: RatedOrder
+    choices: tuple[RatedOrder, ...]
+    best: RatedOrder
     paired: PairedRuns | None
     notes: tuple[str, ...]
 
     @property
-    def best_named(self) -> Choice:
+    def best_named(self) -> RatedOrder:
         """The fastest finalist that was not searched, maybe the one in use."""
         plain = [one for one in (self.in_use, *self.choices) if not one.candidate.searched]
         return min(plain, key=lambda one: one.step_time_s)
 
     @property
-    def kept(self) -> Choice:
+    def kept(self) -> RatedOrder:
         """What to run after all: the order in use where the new one lost to it."""
         return self.in_use if self.paired is not None and self.paired.lost else self.best
 

@@ -12,14 +12,14 @@ import numpy as np
 from pipesim.errors import ScenarioError
 from pipesim.evidence.calibration.sources import calibrate_measured
 from pipesim.evidence.tuning.candidates import (
-    Candidate,
+    CandidateOrder,
     candidate,
     named_candidates,
     searched_candidates,
     within,
 )
 from pipesim.evidence.tuning.drawn_hops import step_times
-from pipesim.evidence.tuning.outcome import TIE, Choice, Tuning
+from pipesim.evidence.tuning.outcome import TIE, RatedOrder, Tuning
 from pipesim.evidence.tuning.paired_runs import PairedRuns, run_in_turn
 from pipesim.evidence.tuning.stage_times import StageTimes, measured_times, stated_times
 from pipesim.evidence.validation.runner import Runner
@@ -164,7 +164,7 @@ def choose(
         num_draws=NUM_DRAWS,
         progress=lambda name: progress(f"under drawn hops: {name}"),
     )
-    first, *others = [Choice(one, steps) for one, steps in zip(finalists, drawn, strict=True)]
+    first, *others = [RatedOrder(one, steps) for one, steps in zip(finalists, drawn, strict=True)]
     others = _without_repeats(sorted(others, key=lambda one: one.step_time_s))
     notes = [words for one in times.values() for words in one.notes]
     if limit is not None and own.costs.memory_limit_bytes is None:
@@ -174,9 +174,9 @@ def choose(
     return Tuning(first, tuple(others), pick(first, others), None, tuple(dict.fromkeys(notes)))
 
 
-def _without_repeats(choices: Sequence[Choice]) -> list[Choice]:
+def _without_repeats(choices: Sequence[RatedOrder]) -> list[RatedOrder]:
     """Keep the first searched order of each number of stages, and all named ones."""
-    kept: list[Choice] = []
+    kept: list[RatedOrder] = []
     for one in choices:
         if one.candidate.searched and any(
             other.candidate.searched and other.order.num_stages == one.order.num_stages for other in kept
@@ -186,11 +186,11 @@ def _without_repeats(choices: Sequence[Choice]) -> list[Choice]:
     return kept
 
 
-def _nominal_s(one: Candidate) -> float:
+def _nominal_s(one: CandidateOrder) -> float:
     return float(one.prediction.step_time_s)
 
 
-def pick(in_use: Choice, others: Sequence[Choice]) -> Choice:
+def pick(in_use: RatedOrder, others: Sequence[RatedOrder]) -> RatedOrder:
     """Take the fastest; a named order where it is within `TIE` of it, the one in use where it is."""
     everything = [in_use, *others]
     best = min(everything, key=lambda one: one.step_time_s)
