@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 import pipesim
 from pipesim.errors import ScenarioError
+from pipesim.evidence.published.tables import read_table_file
 from pipesim.questions import compare
 from pipesim.show.figures import (
     pareto_front,
@@ -19,6 +20,7 @@ from pipesim.show.figures import (
     plot_memory,
     plot_pareto,
     save_figure,
+    sweep_pictures,
 )
 from pipesim.show.figures.canvas import COLOURS, MISFIT_WORDS, form_of, png, shade
 from pipesim.show.figures.labels import place, spread
@@ -205,3 +207,27 @@ def test_a_sweep_draws_the_best_that_fits():
     line, crosses = figure.axes[0].lines
     assert line.get_ydata().tolist() == [100, 120]
     assert (list(crosses.get_xdata()), crosses.get_label()) == ([16], MISFIT_WORDS)
+
+
+@pytest.mark.parametrize("column", ["num_gpus", "step_time_s", "inter_node_bytes_per_s"])
+def test_the_table_of_a_sweep_has_nothing_below_zero_or_at_it(tmp_path, column):
+    row = dict.fromkeys(sweep_pictures._NUMBERS, 1) | {"status": "ok", "inter_node_bytes_per_s": 5e10}
+    path = tmp_path / "sweep.csv"
+    pd.DataFrame([row | {"bubble_ratio": 0.0}]).to_csv(path, index=False)
+    assert len(sweep_pictures.read_sweep(path)) == 1
+    pd.DataFrame([row | {column: 0}]).to_csv(path, index=False)
+    with pytest.raises(ScenarioError, match=f"{column}: found '0"):
+        sweep_pictures.read_sweep(path)
+
+
+def test_memory_of_ranks_is_drawn_without_a_limit():
+    frame = pd.DataFrame([{"schedule": "1f1b", "peak_memory_bytes_by_rank": "1e9 2e9"}])
+    assert plot_sweep(frame, "memory-stage", "title").axes[0].lines
+
+
+@pytest.mark.parametrize("word", ["inf", "nan", "1.5", "0"])
+def test_a_count_of_a_published_table_is_whole(tmp_path, word):
+    path = tmp_path / "table.csv"
+    path.write_text(f"PP\n{word}\n")
+    with pytest.raises(ScenarioError, match="a whole number of at least 1"):
+        read_table_file(path)[0].count("PP")

@@ -65,7 +65,7 @@ class TableLine:
         if default is not None and not self.get(column):
             return default
         value = self.number_of(column)
-        if value < 1 or value != int(value):
+        if value < 1 or not value.is_integer():
             raise ScenarioError(
                 f"found {self[column]!r}; a whole number of at least 1 is needed",
                 file=self.file,

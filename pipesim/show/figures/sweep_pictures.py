@@ -63,7 +63,10 @@ def read_sweep(path: str | Path) -> pd.DataFrame:
 
 
 def _check_numbers(frame: pd.DataFrame, column: str, file: str) -> None:
-    """Turn a column into numbers above zero, which every row has, or some rows of `_SOME_NUMBERS`."""
+    """Turn a column into numbers, which every row has, or some rows of `_SOME_NUMBERS`.
+
+    All are above zero; a bubble ratio may be zero.
+    """
     import pandas as pd
 
     if column not in frame.columns:
@@ -71,7 +74,8 @@ def _check_numbers(frame: pd.DataFrame, column: str, file: str) -> None:
             raise ScenarioError("is missing; every table of a sweep has it", file=file, key=column)
         return
     numbers = pd.to_numeric(frame[column], errors="coerce").astype(float)
-    wrong = ~((numbers >= 0) & (numbers < np.inf)) & (frame[column].notna() | (column in _NUMBERS))
+    above = numbers >= 0 if column == "bubble_ratio" else numbers > 0
+    wrong = ~(above & (numbers < np.inf)) & (frame[column].notna() | (column in _NUMBERS))
     if wrong.any():
         raise ScenarioError(f"found {str(frame[column][wrong].iloc[0])[:60]!r}", file=file, key=column)
     frame[column] = pd.to_numeric(frame[column])
@@ -230,7 +234,8 @@ def _memory_stage(axis: Any, frame: pd.DataFrame) -> None:
             raise ScenarioError(f"found {stated[:60]!r}", key="peak_memory_bytes_by_rank") from None
         axis.plot(range(len(of_ranks)), of_ranks, label=label, **form_of(number))
     axis.set_ylim(bottom=0)
-    draw_limit(axis, *sorted(frame["memory_limit_bytes"].dropna().unique() / 1e9))
+    if "memory_limit_bytes" in frame.columns:
+        draw_limit(axis, *sorted(frame["memory_limit_bytes"].dropna().unique() / 1e9))
     axis.set_xlabel("pipeline rank")
     axis.set_ylabel("peak memory of a device (GB)")
 
