@@ -40,7 +40,8 @@ class Breakdown:
     p2p_s
         From then until the message is there; with blocking transfers, while a message of its own is moving.
     collective_s
-        Waiting, inside its actions, for shared-out parameters to be gathered and gradients reduced.
+        Waiting, inside its actions, for shared-out parameters to be gathered and gradients reduced, and for
+        tokens of experts as far as other traffic holds them up.
     cooldown_s
         After its last action.
     """

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 
 from pipesim.costs.network.alpha_beta import Number
-from pipesim.costs.network.traffic import Reduction
+from pipesim.costs.network.traffic import Reduction, Tokens
 from pipesim.costs.shards import SyncStep
 from pipesim.costs.table import CostTable
 from pipesim.ir.actions import Op
@@ -17,7 +17,7 @@ ReductionKey = tuple[int, bool, bool, Number]
 
 def step_reductions(
     costs: CostTable, holders: Mapping[int, Sequence[int]], with_copies: Sequence[int]
-) -> dict[Hashable, Reduction]:
+) -> dict[Hashable, Reduction | Tokens]:
     """Say what the collectives of a step ask of the wires.
 
     In an order that follows from the arguments, so that all who ask the same of a fabric share the answer.
@@ -31,7 +31,7 @@ def step_reductions(
     with_copies : sequence of int
         Ranks with a copy of a tied embedding.
     """
-    reductions: dict[Hashable, Reduction] = {
+    reductions: dict[Hashable, Reduction | Tokens] = {
         reduction_key(stage, step): Reduction(
             holders[stage], step.collective.bytes_per_s, step.of_experts, across=step.across
         )
@@ -45,6 +45,9 @@ def step_reductions(
     if costs.shard_exchange is not None:
         held = sorted((rank, stage) for stage, ranks in holders.items() for rank in ranks)
         reductions |= costs.shard_exchange.traffic(held)
+    if costs.token_exchange is not None:
+        held = sorted((rank, stage) for stage, ranks in holders.items() for rank in ranks)
+        reductions |= costs.token_exchange.traffic(held)
     return reductions
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pipesim.costs.network.traffic import Tokens
 from pipesim.ir.actions import ActionTable, IntArray, Op
 
 Array = npt.NDArray[Any]
@@ -51,6 +52,11 @@ class TokenExchange:
     num_members: int
     inside_share: float
 
+    def traffic(self, ranks_and_stages: Iterable[tuple[int, int]]) -> dict[Hashable, Tokens]:
+        """Say what they ask of the wires: of each rank with such a stage."""
+        ranks = dict.fromkeys(rank for rank, stage in ranks_and_stages if self.num_parts[stage])
+        return {TokenKey(rank): Tokens(rank, self.bytes_per_s, self.inside_share) for rank in ranks}
+
     def paired_s(
         self, forward_s: Array, backward_s: Array, stages: tuple[IntArray, IntArray], slowdown: float
     ) -> Array:
@@ -77,14 +83,49 @@ class TokenExchange:
         return paired
 
 
+_MOST_PARTS = 4
+"""Of one operation: tokens of neighbouring layers travel together where a stage has more."""
+
+
 class TokenRows(NamedTuple):
-    """Exchanges of tokens along the rows of a schedule, shape (rows,); a pair's stand at its second row."""
+    """Exchanges of tokens along the rows of a schedule, shape (rows,); a pair's stand at its second row.
+
+    Each has as many parts of like size, one after the other: computing, beside which what is hidden travels,
+    and then what shows.
+    """
 
     nbytes: Array
     latency_s: Array
     alone_s: Array
     shown_s: Array
     num_parts: IntArray
+
+    def spans(self, rows: IntArray, start_s: Array, end_s: Array) -> Array:
+        """Start and end of the bytes of some rows' exchanges on an idle network, shape (exchanges, 2).
+
+        Parameters
+        ----------
+        rows : array of int
+            Which.
+        start_s, end_s : array, shape (rows,)
+            Of their operations.
+        """
+        parts = self.num_parts[rows]
+        again = np.repeat(np.arange(len(rows)), parts)
+        number = np.arange(len(again)) - np.repeat(np.cumsum(parts) - parts, parts)
+        each = parts[again]
+        length_s = (end_s - start_s)[again] / each
+        begin_s = start_s[again] + number * length_s
+        alone_s, shown_s, latency_s = (
+            of[rows][again] / each for of in (self.alone_s, self.shown_s, self.latency_s)
+        )
+        share = np.divide(shown_s, alone_s, out=np.zeros(len(again)), where=alone_s > 0)
+        hidden = np.stack([begin_s + (1 - share) * latency_s, begin_s + alone_s - shown_s], axis=1)
+        from_s = begin_s + length_s - shown_s
+        shown = np.stack([from_s + share * latency_s, from_s + shown_s], axis=1)
+        spans = np.concatenate([hidden, shown])
+        moving: Array = spans[spans[:, 1] > spans[:, 0]]
+        return moving
 
 
 def token_rows(schedule: ActionTable, exchange: TokenExchange, durations: Array, alone: Array) -> TokenRows:
@@ -109,7 +150,8 @@ def token_rows(schedule: ActionTable, exchange: TokenExchange, durations: Array,
         return found / schedule.num_slices
 
     moved = np.isin(op, (Op.F, Op.B))
-    parts = np.where(moved, np.array(exchange.num_parts, np.int32)[schedule.stage], 0).astype(np.int32)
+    most = np.minimum(np.array(exchange.num_parts, np.int32), _MOST_PARTS)
+    parts = np.where(moved, most[schedule.stage], 0).astype(np.int32)
     columns = [along(by_op) for by_op in (exchange.nbytes, exchange.latency_s, exchange.alone_s)]
     shown = along(exchange.shown_s)
     first = np.flatnonzero(schedule.joined)

@@ -27,7 +27,10 @@ PARTS = {
     "imbalance_s": ("imbalance", "what the busiest rank has to do above the mean of the ranks"),
     "bubble_s": ("idle of the busiest rank", "its warm-up, cool-down and waiting for others to compute"),
     "exposed_p2p_s": ("exposed p2p of the busiest rank", "its waiting for messages under way"),
-    "exposed_collective_s": ("exposed gathers of the busiest rank", "its waiting for shared-out weights"),
+    "exposed_collective_s": (
+        "exposed gathers of the busiest rank",
+        "its waiting for shared-out weights, and for tokens held up",
+    ),
     "data_parallel_s": ("gradient synchronisation, exposed", "after the last computation of all ranks"),
     "optimizer_s": ("optimizer", "after that"),
     "not_explained_s": ("not explained", "what a measured step time has above all other parts"),

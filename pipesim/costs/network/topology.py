@@ -132,12 +132,15 @@ def expert_exchange(cluster: Cluster, parallel: Parallel) -> Exchange | None:
     if parallel.expert == 1:
         return None
     together = fewest_together(cluster, parallel, ("ep",), of_experts=True)
+    card_bytes_per_s = _card_bytes_per_s(cluster)
+    if not cluster.plain and together < parallel.expert:
+        card_bytes_per_s = min(card_bytes_per_s, _exchange_bytes_per_s(cluster, parallel))
     if parallel.expert_dispatch != "alltoall":
         return Exchange(
             num_members=parallel.expert,
             num_together=together,
             intra_bytes_per_s=_SHARE_OF_ONE_COPY_INTRA * cluster.intra_node.nominal_bytes_per_s,
-            inter_bytes_per_s=_card_bytes_per_s(cluster),
+            inter_bytes_per_s=card_bytes_per_s,
             latency_s=_ONE_COPY_LATENCY_S,
             one_copy=True,
             hidden=parallel.expert_overlap,
@@ -146,10 +149,19 @@ def expert_exchange(cluster: Cluster, parallel: Parallel) -> Exchange | None:
         num_members=parallel.expert,
         num_together=together,
         intra_bytes_per_s=_port_bytes_per_s(cluster, together) * _EXCHANGE_SHARE_INTRA,
-        inter_bytes_per_s=_card_bytes_per_s(cluster) * _EXCHANGE_SHARE_INTER,
+        inter_bytes_per_s=card_bytes_per_s * _EXCHANGE_SHARE_INTER,
         latency_s=_TENSOR_COLLECTIVE_LATENCY_S,
         hidden=parallel.expert_overlap,
     )
+
+
+def _exchange_bytes_per_s(cluster: Cluster, parallel: Parallel) -> float:
+    """Rate at which a device of the slowest rank exchanges with other nodes, when its rank is alone."""
+    wires = fabric(cluster, parallel).with_fewest_replicas()
+    ranks = {wires.place(rank): rank for rank in range(parallel.pipeline)}.values()
+    demands = [wires.exchange(rank, 0.0) for rank in ranks]
+    rates = (wires.wiring.alone_bytes_per_s(demand) for demand in demands)
+    return min(float(rate) for rate in rates if rate is not None)
 
 
 def same_devices(cluster: Cluster, before: Parallel, after: Parallel) -> Cluster:

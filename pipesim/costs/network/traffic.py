@@ -99,6 +99,12 @@ class Fabric:
         of_rank = [self._devices(axes, last=members, pp=rank).reshape(-1, num_members) for rank in ranks]
         return _kept_rings(_Devices.of(self.wiring, np.concatenate(of_rank, axis=1)))
 
+    def exchange(self, rank: int, inside_share: float) -> Demand:
+        """Exchanges of tokens in all groups of devices of a rank that share out experts."""
+        num_members = dict(self.expert_axes)["ep"]
+        devices = self._devices(self.expert_axes, last=("ep",), pp=rank).reshape(-1, num_members)
+        return _kept_exchanges(_Devices.of(self.wiring, devices), inside_share)
+
     def between_ranks(self, *ranks: int) -> Demand:
         """Rings of the ranks' devices, in every replica each device with its partners on the other ranks."""
         of_rank = [self._devices(self.axes, pp=rank).ravel() for rank in ranks]
@@ -117,7 +123,7 @@ class Fabric:
     def traffic(
         self,
         routes: Iterable[tuple[int, int]],
-        reductions: Mapping[Any, Reduction],
+        reductions: Mapping[Any, Reduction | Tokens],
         *,
         one_replica_for_all: bool,
     ) -> Traffic:
@@ -127,8 +133,8 @@ class Fabric:
         ----------
         routes : iterable of (int, int)
             Source and destination rank of messages.
-        reductions : mapping of key to Reduction
-            Collectives, over the replicas or between ranks.
+        reductions : mapping of key to Reduction or Tokens
+            Collectives, over the replicas or between ranks, and exchanges with experts.
         one_replica_for_all : bool
             Keep the messages of replica 0 only, as loads of all replicas, which do the same at the same time.
 
@@ -143,7 +149,7 @@ class Fabric:
     def _traffic(
         self,
         routes: Sequence[tuple[int, int]],
-        reductions: Mapping[Any, Reduction],
+        reductions: Mapping[Any, Reduction | Tokens],
         one_replica_for_all: bool,
     ) -> Traffic:
         demands: dict[Hashable, Demand] = {}
@@ -168,8 +174,10 @@ class Fabric:
             },
         )
 
-    def _of_ranks(self, reduction: Reduction) -> Demand:
+    def _of_ranks(self, reduction: Reduction | Tokens) -> Demand:
         """Rings of a collective's devices; where switches add up, fewer bytes pass the wires."""
+        if isinstance(reduction, Tokens):
+            return self.exchange(reduction.rank, reduction.inside_share)
         if reduction.between_ranks:
             on_rings = self.between_ranks(*reduction.ranks)
         else:
@@ -200,7 +208,9 @@ class _Asked:
 
     text: str
     fabric: Fabric = field(compare=False)
-    arguments: tuple[tuple[tuple[int, int], ...], Mapping[Any, Reduction], bool] = field(compare=False)
+    arguments: tuple[tuple[tuple[int, int], ...], Mapping[Any, Reduction | Tokens], bool] = field(
+        compare=False
+    )
 
 
 @lru_cache(maxsize=64)
@@ -233,6 +243,11 @@ def _kept_rings(devices: _Devices) -> Demand:
 
 
 @lru_cache(maxsize=1024)
+def _kept_exchanges(devices: _Devices, inside_share: float) -> Demand:
+    return devices.wiring.exchanges(devices.lists(), inside_share)
+
+
+@lru_cache(maxsize=1024)
 def _kept_transfer(devices: _Devices) -> Demand:
     return devices.wiring.transfer((src, dst) for src, dst in devices.lists())
 
@@ -258,6 +273,15 @@ class Reduction:
     of_experts: bool = False
     between_ranks: bool = False
     across: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Exchanges of tokens among the devices of a rank; see `pipesim.costs.token_exchange.TokenExchange`."""
+
+    rank: int
+    bytes_per_s: Number
+    inside_share: float
 
 
 @dataclass(frozen=True, slots=True)

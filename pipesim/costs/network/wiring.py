@@ -134,15 +134,48 @@ class Wiring:
         loads = {count: _whole_if_it_is(Fraction(count, unit)) for count in set(counts.values())}
         return Demand(0, {wire: loads[count] for wire, count in counts.items()}, weight)
 
+    def exchanges(self, groups: Iterable[Sequence[int]], inside_share: float) -> Demand:
+        """All-to-all exchanges of groups, side by side, as one flow of the bytes that a device sends.
+
+        To other nodes if its group has some, else inside its own. What it sends to another node goes through
+        its card to the device there that has its place, and from there on to the others.
+
+        Parameters
+        ----------
+        groups : iterable of sequence of int
+            Devices of each group.
+        inside_share : float
+            Bytes that each device sends, and gets, inside its node for one of those.
+        """
+        counts: dict[tuple[Wire, int], int] = defaultdict(int)
+        inside: dict[Wire, Number] = {}
+        for group in groups:
+            nodes = self._by_node(group)
+            for members, others in permutations(nodes, 2):
+                for place, src in enumerate(members):
+                    for wire in self.path(src, others[place % len(others)]):
+                        counts[wire, len(nodes) - 1] += 1
+            for members in nodes if inside_share else ():
+                each = inside_share / (len(members) - 1) if self.paired and len(members) > 1 else inside_share
+                for src, dst in permutations(members, 2):
+                    inside |= dict.fromkeys(self.path(src, dst), each)
+        loads: dict[Wire, Number] = defaultdict(int, inside)
+        for (wire, parts), count in counts.items():
+            loads[wire] += _whole_if_it_is(Fraction(count, parts))
+        return Demand(0, dict(loads))
+
+    def _by_node(self, group: Sequence[int]) -> list[list[int]]:
+        by_node: dict[int, list[int]] = defaultdict(list)
+        for device in sorted(group):
+            by_node[self.node_of(device)].append(device)
+        return list(by_node.values())
+
     def _ring_hops(self, group: Sequence[int]) -> tuple[int, list[tuple[int, int, int]]]:
         """How many rings a group forms between nodes; its hops, and into how many parts the bytes are split.
 
         Where devices are wired pair by pair, as many rings as there are pairs at a device use them all.
         """
-        by_node: dict[int, list[int]] = defaultdict(list)
-        for device in sorted(group):
-            by_node[self.node_of(device)].append(device)
-        nodes = list(by_node.values())
+        nodes = self._by_node(group)
         num_rings = 1 if len(nodes) == 1 else min(map(len, nodes))
         hops: list[tuple[int, int, int]] = []
         for members, following in zip(nodes, [*nodes[1:], nodes[0]], strict=True):

@@ -161,6 +161,78 @@ class RunningExchange:
         self._ended.succeed()
 
 
+class RunningTokens:
+    """What a computation exchanges with experts, in parts: of each, some travels beside the computing.
+
+    What is left travels when all members have computed their part, and all go on when it is there.
+
+    Parameters
+    ----------
+    clock : Clock
+        The simulation's.
+    num_members : int
+        How many compute it.
+    num_parts : int
+        As many parts of like size.
+    shown_s : number
+        Of the computation, what is not computing.
+    hidden, shown : Transfer, optional
+        Of a part; without shared wires its times are the computation's own.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        num_members: int,
+        num_parts: int,
+        shown_s: Any,
+        hidden: Transfer | None,
+        shown: Transfer | None,
+    ) -> None:
+        self.num_parts = num_parts
+        self.shown_s = shown_s
+        self._clock = clock
+        self._transfers = hidden, shown
+        self._num_to_begin = [num_members] * num_parts
+        self._num_to_compute = [num_members] * num_parts
+        self._hidden_ended = [simpy.Event(clock) for _ in range(num_parts)]
+        self._ended = [simpy.Event(clock) for _ in range(num_parts)]
+
+    def begin(self, part: int) -> None:
+        """Begin to compute a part, as a member."""
+        self._num_to_begin[part] -= 1
+        if self._num_to_begin[part] == 0:
+            if self._transfers[0] is None:
+                self._hidden_ended[part].succeed()
+            else:
+                self._clock.process(self._move(self._transfers[0], self._hidden_ended[part]))
+
+    def computed(self, part: int) -> simpy.Event:
+        """Have computed a part, as a member; the event returned happens when its tokens are there."""
+        self._num_to_compute[part] -= 1
+        if self._num_to_compute[part] == 0:
+            self._clock.process(self._finish(part))
+        return self._ended[part]
+
+    def _finish(self, part: int) -> Generator[simpy.Event, Any, None]:
+        if not self._hidden_ended[part].processed:
+            yield self._hidden_ended[part]
+        transfers, clock = self._transfers, self._clock
+        if transfers == (None, None):
+            if self.shown_s:
+                yield clock.timeout(self.shown_s / self.num_parts)
+            self._ended[part].succeed()
+        elif transfers[1] is None:
+            self._ended[part].succeed()
+        else:
+            yield from self._move(transfers[1], self._ended[part])
+
+    @staticmethod
+    def _move(transfer: Transfer, ended: simpy.Event) -> Generator[simpy.Event, Any, None]:
+        yield transfer.network.transfer(transfer.stream, transfer.nbytes, transfer.latency_s)
+        ended.succeed()
+
+
 class GradientSync:
     """Synchronisation of one stage's gradients: in buckets one after the other, then of its new weights.
 

@@ -8,7 +8,7 @@ from typing import Any
 import simpy
 
 from pipesim.ir.actions import Op
-from pipesim.timing.engine.collective import RunningExchange, StepEnd
+from pipesim.timing.engine.collective import RunningCollective, RunningExchange, RunningTokens, StepEnd
 from pipesim.timing.engine.link import Mail
 from pipesim.timing.engine.pace import Pace
 from pipesim.timing.engine.program import (
@@ -44,6 +44,8 @@ class Gpu:
         The messages of the replica.
     exchanges : dict of int to RunningExchange
         What computations move among the replicas, by row; shared by the replicas.
+    tokens : dict of int to RunningTokens
+        What computations exchange with experts, by row; shared by the replicas.
     step_end : StepEnd
         What ends the step, shared by the replicas.
     pace : Pace
@@ -61,6 +63,7 @@ class Gpu:
         rank: int,
         mail: Mail,
         exchanges: dict[int, RunningExchange],
+        tokens: dict[int, RunningTokens],
         step_end: StepEnd,
         start_s: list[Any],
         end_s: list[Any],
@@ -72,6 +75,7 @@ class Gpu:
         self.rows = range(int(program.schedule.offsets[rank]), int(program.schedule.offsets[rank + 1]))
         self.mail = mail
         self.exchanges = exchanges
+        self.tokens = tokens
         self.step_end = step_end
         self.start_s = start_s
         self.end_s = end_s
@@ -144,18 +148,38 @@ class Gpu:
         moved = None if exchange is None else exchange.join(self.program.duration_s[row])
         stage = self.program.reduces.get(row)
         buckets = None if stage is None else self.step_end.reductions[stage].buckets
-        num_parts = 1 if buckets is None else buckets.num_rounds
-        part_s = self.program.duration_s[row] / num_parts
         self.start_s[row] = self.clock.now
-        for part in range(num_parts):
-            yield self.pace.compute(part_s)
-            if buckets is not None:
-                buckets.join(part)
+        if row in self.tokens:
+            yield from self._compute_beside_tokens(self.tokens[row], self.program.duration_s[row], buckets)
+        else:
+            num_parts = 1 if buckets is None else buckets.num_rounds
+            part_s = self.program.duration_s[row] / num_parts
+            for part in range(num_parts):
+                yield self.pace.compute(part_s)
+                if buckets is not None:
+                    buckets.join(part)
         if moved is not None and not moved.processed:
             yield moved
         self.end_s[row] = self.clock.now
         if self.program.kind[row] == DISTURBED_PAIR_END:
             self.start_s[row - 1], self.end_s[row - 1] = self.start_s[row], self.end_s[row]
+
+    def _compute_beside_tokens(
+        self, tokens: RunningTokens, duration_s: Any, buckets: RunningCollective | None
+    ) -> Process:
+        """Compute in parts, each of which ends when its tokens are there; gradients leave after some."""
+        num_parts = tokens.num_parts
+        part_s = max(0, duration_s - tokens.shown_s) / num_parts
+        for part in range(num_parts):
+            tokens.begin(part)
+            yield self.pace.compute(part_s)
+            there = tokens.computed(part)
+            if not there.processed:
+                yield there
+            if buckets is not None:
+                rounds = buckets.num_rounds
+                for bucket in range(part * rounds // num_parts, (part + 1) * rounds // num_parts):
+                    buckets.join(bucket)
 
     def run_blocking(self) -> Process:
         """Transfers between two computations go together, and the compute stream waits for all of them."""

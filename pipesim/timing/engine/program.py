@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
-from pipesim.costs.rows import exchange_s, message_bytes, skip_bytes, step_durations
+from pipesim.costs.rows import exchange_s, message_bytes, rows_of_tokens, skip_bytes, step_durations
+from pipesim.costs.token_exchange import TokenRows
 from pipesim.ir.actions import RECEIVES, SENDS, SKIP_TRANSFERS, Lowered, Op
 
 NO_MESSAGE = -1
@@ -45,6 +46,8 @@ class Program:
     """How long each message holds up its sender."""
     exchanges: list[int]
     """Rows of computations beside which weights are gathered or gradients reduced."""
+    tokens: TokenRows | None
+    """What computations exchange with experts."""
     reduces: dict[int, int]
     """The stage whose gradients become complete during a computation, in buckets that leave at once."""
     route: list[int]
@@ -89,7 +92,11 @@ def prepare(schedule: Lowered, costs: CostTable, durations: npt.NDArray[Any] | N
         kind[beside] = np.where(kind[beside] == COMPUTE, DISTURBED, kind[beside])
         kind[beside] = np.where(kind[beside] == PAIR_END, DISTURBED_PAIR_END, kind[beside])
     exchanges = _exchanging(schedule, costs)
-    kind[exchanges] = np.where(kind[exchanges] == PAIR_END, DISTURBED_PAIR_END, DISTURBED)
+    tokens = rows_of_tokens(schedule, costs, durations)
+    exchanging = exchanges if tokens is None else exchanges + np.flatnonzero(tokens.num_parts).tolist()
+    kind[exchanging] = np.where(
+        np.isin(kind[exchanging], (PAIR_END, DISTURBED_PAIR_END)), DISTURBED_PAIR_END, DISTURBED
+    )
     return Program(
         schedule=schedule,
         kind=kind.tolist(),
@@ -99,6 +106,7 @@ def prepare(schedule: Lowered, costs: CostTable, durations: npt.NDArray[Any] | N
         message_bytes=nbytes,
         send_s=[0] * len(nbytes) if costs.host is None else [costs.host.send_s(n) for n in nbytes],
         exchanges=exchanges,
+        tokens=tokens,
         reduces=reduces,
         route=route.tolist(),
         link_ranks=[divmod(link, schedule.num_ranks) for link in links.tolist()],

@@ -15,7 +15,13 @@ from pipesim.errors import DeadlockError, ScheduleError
 from pipesim.ir.actions import Lowered, Op
 from pipesim.ir.shape import check_replicas
 from pipesim.ir.timeline import Timeline
-from pipesim.timing.engine.collective import GradientSync, RunningCollective, RunningExchange, StepEnd
+from pipesim.timing.engine.collective import (
+    GradientSync,
+    RunningCollective,
+    RunningExchange,
+    RunningTokens,
+    StepEnd,
+)
 from pipesim.timing.engine.giving_up import GiveUp
 from pipesim.timing.engine.gpu import Gpu
 from pipesim.timing.engine.link import Mail
@@ -101,6 +107,7 @@ def simulate(
         RunningCollective(clock, num_replicas * schedule.num_ranks, meeting_s),
     )
     exchanges = _exchanges(clock, wires, program, num_replicas)
+    tokens = _token_exchanges(clock, wires, program, num_replicas)
     gap_s = 0 if costs.host is None else costs.host.per_action_s
     replicas = [
         _Replica(
@@ -108,6 +115,7 @@ def simulate(
             program.with_its_own(_of_replica(durations, replica), _of_replica(byte_factors, replica)),
             wires.links(program, replica),
             exchanges,
+            tokens,
             step_end,
             paces[replica],
             p2p,
@@ -171,6 +179,22 @@ def _exchanges(clock: Clock, wires: Wires, program: Program, num_replicas: int) 
     return found
 
 
+def _token_exchanges(
+    clock: Clock, wires: Wires, program: Program, num_replicas: int
+) -> dict[int, RunningTokens]:
+    """Exchanges with experts that can make a computation longer, as `_exchanges`."""
+    tokens = program.tokens
+    if tokens is None:
+        return {}
+    found = {}
+    for row in np.flatnonzero(tokens.num_parts).tolist():
+        hidden, shown = wires.token_transfers(row, tokens)
+        if hidden is not None or shown is not None or num_replicas > 1:
+            num_parts = int(tokens.num_parts[row])
+            found[row] = RunningTokens(clock, num_replicas, num_parts, tokens.shown_s[row], hidden, shown)
+    return found
+
+
 class _Replica:
     """One pipeline: its GPUs, its links, and when each row ran."""
 
@@ -180,12 +204,14 @@ class _Replica:
         program: Program,
         links: list[LinkMaker],
         exchanges: dict[int, RunningExchange],
+        tokens: dict[int, RunningTokens],
         step_end: StepEnd,
         paces: Sequence[Pace],
         p2p: P2pMode,
         gap_s: Any,
     ) -> None:
         self.program = program
+        self.tokens = tokens
         self.start_s: list[Any] = [0] * len(program.kind)
         self.end_s: list[Any] = [0] * len(program.kind)
         self.mail = Mail(clock, links, program.route, program.message_bytes)
@@ -196,6 +222,7 @@ class _Replica:
                 rank,
                 self.mail,
                 exchanges,
+                tokens,
                 step_end,
                 self.start_s,
                 self.end_s,
@@ -277,7 +304,7 @@ def _timeline(program: Program, replicas: list[_Replica], costs: CostTable, step
 def _waited_s(
     program: Program, replicas: list[_Replica], costs: CostTable, step_end: StepEnd
 ) -> npt.NDArray[Any] | None:
-    """Add what contention makes computations wait for shards to what they wait on an idle network.
+    """Add what contention makes computations wait for shards or tokens to what they wait on an idle network.
 
     Reductions in buckets wait for gradients in between, and at last for the end of the computations.
     """
@@ -292,10 +319,12 @@ def _waited_s(
             ]
         return idle.ravel()
     exposed = exposed_exchange_s(program.schedule, costs)
+    rows = sorted({*program.exchanges, *replicas[0].tokens})
     if exposed is None:
-        return None
+        if not rows:
+            return None
+        exposed = np.zeros(len(program.schedule.op))
     waited = np.tile(exposed, (len(replicas), 1))
-    rows = program.exchanges
     for of_replica, replica in zip(waited, replicas, strict=True):
         for row in rows:
             lasted_s = replica.end_s[row] - replica.start_s[row]

@@ -13,6 +13,7 @@ from pipesim.costs.network.fabric import Flow, UnlikeReplicasError
 from pipesim.costs.network.traffic import Traffic
 from pipesim.costs.reductions import reduction_key, step_reductions
 from pipesim.costs.shards import ShardKey, SyncStep
+from pipesim.costs.token_exchange import TokenKey, TokenRows
 from pipesim.ir.actions import BoolArray, Op
 from pipesim.timing.engine.collective import Transfer
 from pipesim.timing.engine.link import Carrier, IdealLink, Mail, SharedLink
@@ -20,6 +21,7 @@ from pipesim.timing.engine.program import Program
 from pipesim.timing.engine.shared_flows import Network, NetworkMode, Stream
 from pipesim.timing.engine.simulated_clock import Clock
 
+_ROUNDING = 1e-12
 LinkMaker = LinkCost | Callable[[Mail], Carrier]
 
 
@@ -106,6 +108,23 @@ class Wires:
         return self._transfers(
             (ShardKey(rank, step.of_experts, step.across), step.collective) for step in steps
         )
+
+    def token_transfers(self, row: int, tokens: TokenRows) -> tuple[Transfer | None, Transfer | None]:
+        """Return a part of what a computation exchanges with experts: what is hidden, and what shows."""
+        rank = int(self._schedule.rank[row])
+        flow = None if self._traffic is None else self._traffic.reductions.get(TokenKey(rank))
+        if flow is None or self.network is None or not flow.loads:
+            return None, None
+        network, stream = self.network, self._streams.setdefault(TokenKey(rank), self.network.stream(flow))
+        shown = tokens.shown_s[row] / tokens.alone_s[row]
+
+        def part(share: Any) -> Transfer | None:
+            nbytes, latency_s = (
+                share * of[row] / tokens.num_parts[row] for of in (tokens.nbytes, tokens.latency_s)
+            )
+            return Transfer(network, stream, latency_s, nbytes) if share > _ROUNDING else None
+
+        return part(1 - shown), part(shown)
 
     def _transfers(self, collectives: Iterable[tuple[Hashable, Collective]]) -> tuple[Any, list[Transfer]]:
         fixed_s: Any = 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from pipesim.costs.network.fabric import Flow, UnlikeReplicasError
 from pipesim.costs.network.traffic import Traffic
 from pipesim.costs.reductions import reduction_key, step_reductions
 from pipesim.costs.shards import ShardKey
+from pipesim.costs.token_exchange import TokenKey
 from pipesim.ir.actions import IntArray, Op
 from pipesim.ir.timeline import Timeline
 
@@ -35,6 +36,7 @@ def wires_contend(
     ends: npt.NDArray[np.integer[Any]],
     *,
     mode: Literal["fair", "fifo"] = "fair",
+    tokens: Mapping[TokenKey, Spans] | None = None,
 ) -> bool:
     """Whether wires change when transfers end: more is asked of one than it has, or a link is not as said.
 
@@ -53,6 +55,8 @@ def wires_contend(
         Source and destination rank of each.
     mode : {"fair", "fifo"}
         How wires are shared; with ``fifo`` nothing passes that comes while a wire is taken.
+    tokens : mapping of TokenKey to Spans, optional
+        When ranks exchange tokens with experts.
     """
     routes, route = np.unique(ends, axis=0, return_inverse=True)
     traffic = _traffic(timeline, costs, [(src, dst) for src, dst in routes.tolist()], mode)
@@ -74,6 +78,8 @@ def wires_contend(
     for key, flow in traffic.reductions.items():
         if isinstance(key, ShardKey):
             wires.occupy_always(flow)
+        elif isinstance(key, TokenKey) and flow.loads and tokens is not None:
+            wires.occupy(flow, tokens[key])
     for flow, spans in _collectives(timeline, costs, traffic):
         wires.occupy(flow, spans)
     return wires.are_taken() if mode == "fifo" else wires.are_over_full()

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
-from pipesim.costs.rows import exposed_exchange_s, message_bytes, skip_bytes, skip_delays
+from pipesim.costs.rows import exposed_exchange_s, message_bytes, rows_of_tokens, skip_bytes, skip_delays
+from pipesim.costs.token_exchange import TokenKey
 from pipesim.ir import NONE, Dependencies, embedding_copies
 from pipesim.ir.actions import IntArray, Op, Schedule
 from pipesim.ir.timeline import Timeline
@@ -279,6 +280,19 @@ class StepProgram:
         begin = max(sync_end[rank][-1] for rank in self.columns[0][self.embedding_rows])
         return begin, begin + float(collective.seconds)
 
+    def _token_spans(self, timeline: Timeline, costs: CostTable) -> dict[TokenKey, FloatArray]:
+        """When each rank has tokens under way, to experts or back."""
+        start_s, end_s = timeline.start_s[self.compute_rows], timeline.end_s[self.compute_rows]
+        tokens = rows_of_tokens(self.schedule, costs, end_s - start_s)
+        if tokens is None:
+            return {}
+        found = {}
+        for rank in range(self.schedule.num_ranks):
+            of_rank = self.schedule.rows_of(rank)
+            rows = of_rank.start + np.flatnonzero(tokens.num_parts[of_rank]).astype(np.int32)
+            found[TokenKey(rank)] = tokens.spans(rows, start_s[rows], end_s[rows])
+        return found
+
     def contends(
         self, timeline: Timeline, costs: CostTable, *, mode: Literal["fair", "fifo"] = "fair"
     ) -> bool:
@@ -288,7 +302,8 @@ class StepProgram:
         sender, rank = self.sender, self.schedule.rank
         if costs.fabric is not None:
             ends = np.stack([rank[sender], rank[self.receiver]], axis=1)
-            return wires_contend(timeline, costs, self.send_rows, ends, mode=mode)
+            tokens = self._token_spans(timeline, costs)
+            return wires_contend(timeline, costs, self.send_rows, ends, mode=mode, tokens=tokens)
         link = rank[sender].astype(np.int64) * self.schedule.num_ranks + rank[self.receiver]
         ends_of = {int(key): divmod(int(key), self.schedule.num_ranks) for key in np.unique(link)}
         latency = {key: float(costs.p2p(*ends).latency_s) for key, ends in ends_of.items()}
