@@ -52,7 +52,7 @@ def entitle(axis: Axes, words: str) -> None:
 
 def add_legend(figure: Figure, place: Any = "outside right center", **form: Any) -> None:
     """Name what has a label, each as it stands; no legend where nothing has one."""
-    if not any(axis.get_legend_handles_labels()[1] for axis in figure.axes):
+    if "handles" not in form and not any(axis.get_legend_handles_labels()[1] for axis in figure.axes):
         return
     form = {"fontsize": 8, "frameon": False, **form}
     legend = figure.legend(loc=place, **form)
