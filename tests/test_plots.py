@@ -2,16 +2,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 import pipesim
+from pipesim.cli.options import parse_window
 from pipesim.errors import ScenarioError
 from pipesim.evidence.published.tables import read_table_file
-from pipesim.questions import compare
+from pipesim.questions import bubble_curves, compare
 from pipesim.show.figures import (
     pareto_front,
     plot_breakdown,
@@ -22,7 +25,7 @@ from pipesim.show.figures import (
     save_figure,
     sweep_pictures,
 )
-from pipesim.show.figures.canvas import COLOURS, MISFIT_WORDS, form_of, png, shade
+from pipesim.show.figures.canvas import COLOURS, MISFIT_WORDS, form_of, letters_on, png, shade
 from pipesim.show.figures.labels import place, spread
 from pipesim.show.figures.pareto import Point, plot_points
 from pipesim.show.figures.published_errors import plot_accuracy
@@ -231,3 +234,45 @@ def test_a_count_of_a_published_table_is_whole(tmp_path, word):
     path.write_text(f"PP\n{word}\n")
     with pytest.raises(ScenarioError, match="a whole number of at least 1"):
         read_table_file(path)[0].count("PP")
+
+
+def test_a_window_shows_the_first_or_the_last_part_of_the_longest_step():
+    run = run_of(TEACHING)  # 33 s
+    assert run.gantt(window=(0.0, 0.2)).axes[0].get_xlim() == pytest.approx((0, 6.6))
+    assert run.gantt(window=(0.9, 1.0)).axes[0].get_xlim() == pytest.approx((29.7, 33))
+    few, all_of_it = (len(run.gantt(window=w).axes[0].texts) for w in ((0.9, 1.0), (0.0, 1.0)))
+    assert (few, all_of_it) == (3, 64)  # backward 6 (until 30) and 7 on rank 0, 7 on rank 1 (until 31)
+
+
+@pytest.mark.parametrize("words", ["middle", "last:", "first:0", "last:150%", "last:x"])
+def test_another_window_is_refused(words):
+    if words == "last:":
+        assert parse_window(words) == parse_window("last") == (0.8, 1.0)
+    else:
+        with pytest.raises(ScenarioError, match="--window"):
+            parse_window(words)
+
+
+def test_closed_forms_stand_beside_what_was_simulated():
+    """(p - 1) / (m + p - 1) for GPipe; ZB-H1 with F = I = W has a third of its idle time (2401.10241)."""
+    scenario = pipesim.Scenario.load(TEACHING)
+    curves = bubble_curves(scenario, schedules=["gpipe", "zb-h1", "v-half"], counts=[8, 16])
+    assert curves.closed_form["gpipe"] == [(m, pytest.approx(3 / (m + 3))) for m in (8, 16)]
+    assert curves.closed_form["zb-h1"] == [(m, pytest.approx(1 / (m + 1))) for m in (8, 16)]
+    assert curves.simulated["gpipe"] == [(m, pytest.approx(3 / (m + 3))) for m in (8, 16)]
+    assert "v-half v2" in curves.simulated.keys() - curves.closed_form.keys()
+    assert legend(plot_bubble("title", curves.simulated, closed_forms=curves.closed_form))
+
+
+def test_numbers_in_boxes_can_be_read():
+    """4.5 to 1, what WCAG 2 asks of small text (success criterion 1.4.3)."""
+
+    def luminance(colour):
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+        return np.dot([0.2126, 0.7152, 0.0722], linear)
+
+    for colour in COLOURS.values():
+        for chunk in range(4):
+            box = shade(colour, chunk, 4)
+            low, high = sorted((luminance(box), luminance(letters_on(box))))
+            assert (high + 0.05) / (low + 0.05) > 4.5

@@ -44,6 +44,7 @@ def compare(
         Path | None,
         typer.Option(help="Draw the first six timelines, or all --schedules; PNG or SVG."),
     ] = None,
+    window: options.Window = None,
     draw_all: Annotated[bool, typer.Option("--all", help="With --plot: draw all timelines.")] = False,
     headroom: options.Headroom = None,
     framework: options.Framework = None,
@@ -57,6 +58,7 @@ def compare(
 ) -> None:
     """Predict every schedule that can run in the scenario; say why the others cannot."""
     check_outputs(pictures=(plot,), inputs=(scenario,))
+    options.check_window(window, plot)
     for text in slow_rank or ():
         if not text.partition("=")[0].isdecimal() or not text.partition("=")[2]:
             raise ScenarioError(f"found {text!r}; RANK=FACTOR is needed, such as 3=1.1", key="--slow-rank")
@@ -74,7 +76,7 @@ def compare(
         )
     drawn = ""
     if plot is not None:
-        drawn = _draw(comparison, plot, None if draw_all or schedules else _NUM_DRAWN)
+        drawn = _draw(comparison, plot, None if draw_all or schedules else _NUM_DRAWN, window)
     if as_json:
         terminal.print_json(comparison.to_dict())
         return
@@ -104,11 +106,11 @@ def _details(comparison: Comparison) -> Iterator[Block]:
     yield from notes(comparison.results, changes_for_memory)
 
 
-def _draw(comparison: Comparison, path: Path, at_most: int | None) -> str:
+def _draw(comparison: Comparison, path: Path, at_most: int | None, window: str | None) -> str:
     """Draw the first few that differ; say what was left out."""
     from pipesim.show.figures import save_figure
 
-    save_figure(comparison.gantt(at_most), path)
+    save_figure(comparison.gantt(at_most, window=options.parse_window(window)), path)
     num_timelines = len(comparison.same_timelines())
     if at_most is None or num_timelines <= at_most:
         return ""

@@ -9,8 +9,10 @@ import typer
 
 from pipesim.api import Scenario
 from pipesim.errors import ScenarioError
+from pipesim.units import parse_fraction
 
 _MOST_DIGITS = 18
+_USUAL_SHARE = 0.2
 
 ScenarioFile = Annotated[
     Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file; or state --ranks, --forward ...")
@@ -35,6 +37,13 @@ P2p = Annotated[str | None, typer.Option("--p2p", help="Without a file: time of 
 Chunks = Annotated[
     str | None,
     typer.Option("--chunks", metavar="V[,V...]", help="Chunks a rank, for schedules that leave the choice."),
+]
+Window = Annotated[
+    str | None,
+    typer.Option(
+        metavar="first|last[:SHARE]",
+        help="Draw the first or the last part of the timelines, a fifth by default: last:5%.",
+    ),
 ]
 Schedules = Annotated[
     str | None, typer.Option("--schedules", metavar="A,B,C", help="Schedules to run; all by default.")
@@ -119,6 +128,39 @@ def parse_counts(text: str | None, flag: str) -> list[int]:
             )
         counts.append(int(entry))
     return counts
+
+
+def parse_window(text: str | None) -> tuple[float, float]:
+    """Read ``first``, ``last:5%`` or ``first:0.1`` as shares of a step; nothing is the whole step.
+
+    Raises
+    ------
+    ScenarioError
+        If it is anything else.
+    """
+    if text is None:
+        return 0.0, 1.0
+    which, _, share_text = text.partition(":")
+    if which not in ("first", "last"):
+        raise ScenarioError(
+            f"found {text!r}; expected first or last, and a share of the step, such as last:5%",
+            key="--window",
+        )
+    share = parse_fraction(_number_or_text(share_text), key="--window") if share_text else _USUAL_SHARE
+    return (0.0, share) if which == "first" else (1 - share, 1.0)
+
+
+def check_window(text: str | None, plot: Path | None) -> None:
+    """Refuse a window that is none, or that nothing is drawn of.
+
+    Raises
+    ------
+    ScenarioError
+        If it is either.
+    """
+    parse_window(text)
+    if text is not None and plot is None:
+        raise ScenarioError("needs --plot, of which it is a part", key="--window")
 
 
 def parse_names(text: str | None) -> list[str]:

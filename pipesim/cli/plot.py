@@ -34,8 +34,19 @@ def _of_one_run(kind: str) -> Callable[..., None]:
     return draw
 
 
+@app.command()
+def gantt(
+    scenario: File, output: Output, overrides: options.Overrides = None, window: options.Window = None
+) -> None:
+    """Who computes what, when."""
+    from pipesim.show.figures import save_figure
+
+    check_outputs(pictures=(output,), inputs=(scenario,))
+    part = options.parse_window(window)
+    save_figure(predict(load_scenario(scenario, overrides or ())).gantt(window=part), output)
+
+
 for _kind, _words in (
-    ("gantt", "Who computes what, when."),
     ("memory", "Memory of every rank over the step."),
     ("memory-parts", "What every rank's memory is full of."),
     ("breakdown", "Where each rank's step goes."),
@@ -53,7 +64,7 @@ def bubble(
         str | None, typer.Option(metavar="M[,M...]", help="Numbers of microbatches to draw.")
     ] = None,
 ) -> None:
-    """Bubble ratio of every schedule against the number of microbatches."""
+    """Bubble ratio of every schedule against the number of microbatches, and by closed form."""
     from pipesim.show.figures import plot_bubble, save_figure
 
     check_outputs(pictures=(output,), inputs=(scenario,))
@@ -65,7 +76,8 @@ def bubble(
             counts=options.parse_counts(microbatches, "--microbatches"),
             progress=progress,
         )
-    save_figure(plot_bubble(asked.name, curves, mark=asked.batch.num_microbatches), output)
+    mark, closed_forms = asked.batch.num_microbatches, curves.closed_form
+    save_figure(plot_bubble(asked.name, curves.simulated, mark=mark, closed_forms=closed_forms), output)
 
 
 @app.command()

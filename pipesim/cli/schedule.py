@@ -26,6 +26,7 @@ from pipesim.schedules.frameworks import (
     verdict,
 )
 from pipesim.show.blocks import Table, Verbatim
+from pipesim.show.glossary import OPERATIONS
 from pipesim.show.order_words import order_words
 
 _MOST_DIGITS = 19
@@ -82,9 +83,22 @@ def show(
     terminal.show(
         f"{family(name).summary} ({family(name).source})",
         Verbatim(format_grid(shown, around=longest)),
-        "peak in flight: " + " ".join(map(str, peak_in_flight(schedule).tolist())),
+        _key(shown),
+        f"most microbatches held, a stage by its share of a rank's layers: {_held(schedule)}",
         _transport_words(schedule),
     )
+
+
+def _key(shown: ActionTable) -> str:
+    """Say how cells read, by the first one, and what the letters of this grid mean."""
+    first, words = shown.action(0), {op.name: said for op, said in OPERATIONS.items() if op in shown.op}
+    meanings = ", ".join(f"{letter} {meaning}" for letter, meaning in words.items())
+    return f"{first} is stage {first.stage}, {first.op.name}, microbatch {first.microbatch}; {meanings}"
+
+
+def _held(schedule: ActionTable) -> str:
+    share = schedule.num_ranks / schedule.num_stages / schedule.num_slices
+    return " ".join(f"{share * peak:.4g}" for peak in peak_in_flight(schedule).tolist())
 
 
 @app.command()
@@ -165,10 +179,10 @@ def check(
 
 def _ask_csv(file: Path, asked: list[str]) -> tuple[str, dict[str, tuple[str, ...]]]:
     schedule = load_csv(file)
-    peaks = " ".join(map(str, peak_in_flight(schedule).tolist()))
     headline = (
         f"legal; {schedule.num_ranks} ranks, {schedule.num_stages} stages, "
-        f"{schedule.num_microbatches} microbatches; peak in flight: {peaks}\n{_transport_words(schedule)}"
+        f"{schedule.num_microbatches} microbatches; most held by each rank: {_held(schedule)}\n"
+        f"{_transport_words(schedule)}"
     )
     text = read_csv_text(file)
     return headline, {name: check_csv(text, name, name=file.stem) for name in asked}

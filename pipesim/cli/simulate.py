@@ -27,6 +27,7 @@ def simulate(
     as_json: options.AsJson = False,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Chrome or Perfetto.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the timeline, PNG or SVG.")] = None,
+    window: options.Window = None,
     timeline: Annotated[Path | None, typer.Option(help="Write the timeline as CSV.")] = None,
     ranks: options.Ranks = None,
     chunks: options.Chunks = None,
@@ -37,6 +38,7 @@ def simulate(
 ) -> None:
     """Predict one step of the scenario's schedule."""
     check_outputs(trace, timeline, pictures=(plot,), inputs=(scenario,))
+    options.check_window(window, plot)
     if scenario is not None and chunks is not None:
         raise ScenarioError(
             "is for runs without a file; use --set parallel.virtual_stages=V",
@@ -56,9 +58,9 @@ def simulate(
 
         write_timeline(result.events, timeline)
     if plot is not None:
-        from pipesim.show.figures import plot_gantt, save_figure
+        from pipesim.show.figures import TimeWindow, plot_gantt, save_figure
 
-        save_figure(plot_gantt(result), plot)
+        save_figure(plot_gantt(result, window=TimeWindow(*options.parse_window(window))), plot)
     if as_json:
         terminal.print_json(result.to_dict())
         return

@@ -155,11 +155,11 @@ class Prediction:
         """One line an action of a rank; see `pipesim.ir.timeline.Timeline`."""
         return self.events.to_frame()
 
-    def gantt(self) -> Figure:
-        """Draw who computes what, when."""
-        from pipesim.show.figures import plot_gantt
+    def gantt(self, *, window: tuple[float, float] = (0.0, 1.0)) -> Figure:
+        """Draw who computes what, when, in a part of the step given as shares of it."""
+        from pipesim.show.figures import TimeWindow, plot_gantt
 
-        return plot_gantt(self)
+        return plot_gantt(self, window=TimeWindow(*window))
 
     def memory_plot(self) -> Figure:
         """Draw the memory of each rank over the step."""

@@ -85,11 +85,19 @@ class Comparison:
 
         return pd.DataFrame([_line(result) for result in self.results])
 
-    def gantt(self, at_most: int | None = 6) -> Figure:
-        """Draw the first timelines that differ, one under the other; None: all of them."""
-        from pipesim.show.figures import plot_gantt
+    def gantt(self, at_most: int | None = 6, *, window: tuple[float, float] = (0.0, 1.0)) -> Figure:
+        """Draw the first timelines that differ, one under the other.
 
-        return plot_gantt(*self.same_timelines()[:at_most])
+        Parameters
+        ----------
+        at_most : int, optional
+            So many; None: all of them.
+        window : tuple of float
+            Part of the longest step that is drawn, as shares of it.
+        """
+        from pipesim.show.figures import TimeWindow, plot_gantt
+
+        return plot_gantt(*self.same_timelines()[:at_most], window=TimeWindow(*window))
 
     def __repr__(self) -> str:
         return f"{self.frame.to_string(max_rows=_SHORT)}\n{len(self.skipped)} skipped"

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from pipesim.errors import InfeasibleError
+from pipesim.prediction import Prediction
 from pipesim.questions.compare import compare
 from pipesim.scenario import ResolvedScenario
-from pipesim.schedules import families
+from pipesim.schedules import families, family
+
+Curve = list[tuple[int, float]]
+"""(m, bubble ratio) pairs."""
 
 SEARCHED = ("auto",)
 """Schedules that are searched for seconds a point, so drawn only when asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class BubbleCurves:
+    """Bubble ratio over the number of microbatches, by schedule.
+
+    Parameters
+    ----------
+    simulated : dict
+        Without the m at which a schedule cannot run.
+    closed_form : dict
+        What the literature's formula gives for the ranks' mean times, where there is one: equal stages,
+        messages that take no time.
+    """
+
+    simulated: dict[str, Curve] = field(default_factory=dict)
+    closed_form: dict[str, Curve] = field(default_factory=dict)
 
 
 def bubble_curves(
@@ -19,7 +41,7 @@ def bubble_curves(
     schedules: Sequence[str] = (),
     counts: Sequence[int] = (),
     progress: Callable[[str], None] = lambda _: None,
-) -> dict[str, list[tuple[int, float]]]:
+) -> BubbleCurves:
     """Bubble ratio of each schedule over the number of microbatches.
 
     Parameters
@@ -33,11 +55,6 @@ def bubble_curves(
     progress : Callable
         Told what runs next.
 
-    Returns
-    -------
-    dict
-        Schedule to (m, bubble ratio), without the m at which it cannot run.
-
     Raises
     ------
     InfeasibleError
@@ -46,7 +63,7 @@ def bubble_curves(
     p, m = scenario.parallel.pipeline, scenario.batch.num_microbatches
     chosen = sorted(set(counts) or {max(1, p // 2), p, 2 * p, 4 * p, 8 * p, 16 * p, m})
     names = schedules or [name for name in families() if name not in SEARCHED]
-    curves: dict[str, list[tuple[int, float]]] = {}
+    curves = BubbleCurves()
     reason = ""
     for count in chosen:
         progress(f"m = {count}")
@@ -56,10 +73,33 @@ def bubble_curves(
             reason = str(error)
             continue
         for result in results:
-            curves.setdefault(result.label, []).append((count, float(result.bubble_ratio)))
-    if not curves:
+            curves.simulated.setdefault(result.label, []).append((count, float(result.bubble_ratio)))
+            if (ratio := closed_form_ratio(result)) is not None:
+                curves.closed_form.setdefault(result.label, []).append((count, ratio))
+    if not curves.simulated:
         raise InfeasibleError(reason)
     return curves
+
+
+def closed_form_ratio(run: Prediction) -> float | None:
+    """Bubble ratio by the schedule's closed form, for the mean times of the run's ranks; None without one."""
+    if run.shape is None:
+        return None
+    known, costs, shape = family(run.schedule.name), run.costs, run.shape
+    forward_s, backward_s, input_s, weight_s = (
+        float(of_stage.sum()) / shape.num_ranks
+        for of_stage in (costs.forward_s, costs.backward_s, costs.input_gradient_s, costs.weight_gradient_s)
+    )
+    if known.split_bubble is not None:
+        idle_s, work_s = known.split_bubble(shape, forward_s, input_s, weight_s), input_s + weight_s
+    elif known.bubble is not None:
+        idle_s, work_s = known.bubble(shape, forward_s, backward_s), backward_s
+    else:
+        return None
+    if idle_s is None:
+        return None
+    busy_s = shape.num_microbatches * (forward_s + work_s)
+    return float(idle_s) / (float(idle_s) + busy_s)
 
 
 def with_microbatches(scenario: ResolvedScenario, count: int) -> ResolvedScenario:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pipesim.ir.actions import Op
+
 COLUMNS = {
     "v": "chunks: stages that a rank holds",
     "makespan": "first start to last end over all ranks, before gradient synchronisation",
@@ -17,6 +19,27 @@ COLUMNS = {
     "p2p sent": "bytes sent to other ranks in a step, by one device of each rank together",
     "MFU": "model FLOPs a second / the devices' peak; full attention counted, recomputation not",
     "synchronous": "NO: gradients arrive after later updates, see the notes below the table",
+}
+
+OPERATIONS = {
+    Op.F: "forward",
+    Op.B: "full backward",
+    Op.I: "input gradient",
+    Op.W: "weight gradient",
+    Op.OVERLAP_F_B: "forward and backward together",
+    Op.SEND_F: "sends activations on",
+    Op.RECV_F: "receives activations",
+    Op.SEND_B: "sends a gradient back",
+    Op.RECV_B: "receives a gradient",
+    Op.SEND_SKIP_F: "sends along a skip connection",
+    Op.RECV_SKIP_F: "receives along a skip connection",
+    Op.SEND_SKIP_B: "sends a skip connection's gradient back",
+    Op.RECV_SKIP_B: "receives a skip connection's gradient",
+    Op.UNSHARD: "gathers weights",
+    Op.RESHARD: "gives gathered weights back",
+    Op.REDUCE_GRAD: "gradient synchronisation",
+    Op.REDUCE_EMBEDDING: "synchronisation of a tied embedding",
+    Op.OPTIMIZER: "optimizer",
 }
 
 PARTS = {

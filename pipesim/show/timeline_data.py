@@ -18,6 +18,7 @@ from pipesim.idle_time import IdleTimes, idle_times
 from pipesim.ir import NONE, held
 from pipesim.ir.actions import RECEIVES, SENDS, Op
 from pipesim.show.amounts import TimeUnit, percent, seconds
+from pipesim.show.glossary import OPERATIONS
 from pipesim.show.protocols import TimedRun
 
 Integers = npt.NDArray[np.int64]
@@ -88,8 +89,8 @@ def packed_timelines(runs: Mapping[int, TimedRun], *, shown: Sequence[int], unit
         num_actions += len(run.schedule.op)
         if num_actions <= MOST_ACTIONS or row in shown:
             entries.append({"row": row, **_entry(run, columns)})
-    names = {str(int(op)): op.name for op in Op}
-    head = {"ops": names, "shown": list(shown), "unit": unit._asdict(), "runs": entries}
+    names, words = {int(op): op.name for op in Op}, {op.name: said for op, said in OPERATIONS.items()}
+    head = {"ops": names, "words": words, "shown": list(shown), "unit": unit._asdict(), "runs": entries}
     text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     content = len(text).to_bytes(4, "little") + text + bytes(columns.content)

@@ -5,28 +5,37 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from pipesim.show.figures.canvas import entitle, new_figure
+from pipesim.show.figures.canvas import add_legend, entitle, new_figure
 from pipesim.show.figures.labels import spread
 
 _COLOURS = ("#2f6fde", "#f28e2b", "#59a14f", "#e15759", "#7a6fb0", "#9c755f", "#3fb8af", "#d37295")
 _OTHERS = "#8c8c8c"
 _LINE_INCHES = 0.145
 _WIDTH_OF_WORDS = 34
+_CLOSED_FORM = "closed form: equal stages, messages that take no time"
 _SAME = 0.005
 """Curves that differ less than that, relatively, are drawn as one."""
 
 Points = Sequence[tuple[int, float]]
 
 
-def plot_bubble(title: str, curves: Mapping[str, Points], *, mark: int | None = None) -> Figure:
+def plot_bubble(
+    title: str,
+    curves: Mapping[str, Points],
+    *,
+    mark: int | None = None,
+    closed_forms: Mapping[str, Points] | None = None,
+) -> Figure:
     """Draw bubble ratios against the number of microbatches, each curve named at its end.
 
-    Curves that lie on each other are one; the lowest have colours, the others are grey.
+    Curves that lie on each other are one; the lowest have colours, the others are grey. A closed form is a
+    ring around where its curve would be.
 
     Parameters
     ----------
@@ -36,6 +45,8 @@ def plot_bubble(title: str, curves: Mapping[str, Points], *, mark: int | None = 
         Schedule to (number of microbatches, bubble ratio) pairs.
     mark : int, optional
         Number of microbatches to mark, the scenario's own.
+    closed_forms : Mapping, optional
+        The same pairs by formula, of some of the schedules.
     """
     drawn = sorted(_together(curves), key=lambda one: one[1][-1][1])
     words = [textwrap.wrap(", ".join(names), _WIDTH_OF_WORDS) for names, _ in drawn]
@@ -45,9 +56,19 @@ def plot_bubble(title: str, curves: Mapping[str, Points], *, mark: int | None = 
     figure, (axis,) = new_figure(9.5, height)
     for position, (_, points) in enumerate(drawn):
         axis.plot(*zip(*points, strict=True), "o-", color=colours[position], markersize=3, linewidth=1.3)
+    stated = closed_forms or {}
+    for position, (names, _) in enumerate(drawn):
+        points = next((stated[name] for name in names if name in stated), ())
+        if points:
+            axis.plot(
+                *zip(*points, strict=True), "o", color=colours[position], markersize=7, fillstyle="none"
+            )
+    if stated:
+        axis.plot([], [], "o", color="#404040", markersize=7, fillstyle="none", label=_CLOSED_FORM)
+        add_legend(figure, "outside lower center")
     if mark is not None:
         axis.axvline(mark, color="#9a9a9a", linewidth=0.8, linestyle=":")
-    _scale(axis, curves)
+    _scale(axis, [*curves.values(), *stated.values()])
     axis.grid(alpha=0.3)
     axis.set_xlabel("microbatches m")
     axis.set_ylabel("bubble ratio: idle / (p x makespan)")
@@ -72,12 +93,13 @@ def plot_bubble(title: str, curves: Mapping[str, Points], *, mark: int | None = 
     return figure
 
 
-def _scale(axis: Axes, curves: Mapping[str, Points]) -> None:
+def _scale(axis: Axes, curves: Sequence[Points]) -> None:
     """Make both axes logarithmic, the upright one unless a ratio is zero."""
     axis.set_xscale("log", base=2)
-    ticks = sorted({count for points in curves.values() for count, _ in points})
+    counts, ratios = zip(*chain.from_iterable(curves), strict=True)
+    ticks = sorted(set(counts))
     axis.set_xticks(ticks, [str(tick) for tick in ticks])
-    if min(ratio for points in curves.values() for _, ratio in points) > 0:
+    if min(ratios) > 0:
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     else:

@@ -19,13 +19,14 @@ from pipesim.files import check_picture, complete_file
 from pipesim.ir.actions import Op
 
 COLOURS = {Op.F: "#2f6fde", Op.B: "#f28e2b", Op.I: "#3fb8af", Op.W: "#59a14f"}
-OP_WORDS = {Op.F: "forward", Op.B: "full backward", Op.I: "input gradient", Op.W: "weight gradient"}
 IDLE = "#f5f5f5"
 SYNC, OPTIMIZER = "#7a6fb0", "#9c755f"
 LIMIT, MISFIT_HATCH, MISFIT_COLOUR = "#e15759", "///", "#e8b9b9"
 MISFIT_WORDS = "does not fit in memory"
 _LETTERS_AN_INCH = 13
 _DOTS_AN_INCH, _DOTS_ON_SCREEN = 150, 80
+_MIDDLE_LUMINANCE = 0.1791
+"""Where black, (L + 0.05) / 0.05, and white, 1.05 / (L + 0.05), have the same contrast."""
 _MARKERS = "osD^vP*X<>"
 _FILLS = ("full", "none", "bottom")
 _LINES = ("-", "--", ":")
@@ -129,6 +130,12 @@ def save_figure(figure: Figure, path: str | Path) -> None:
     with complete_file(path) as temporary, rc_context({"svg.hashsalt": "pipesim"}), quiet_glyphs():
         dated = {"Date": None} if temporary.suffix.lower() == ".svg" else None
         figure.savefig(temporary, dpi=_DOTS_AN_INCH, metadata=dated)
+
+
+def letters_on(colour: tuple[float, float, float]) -> str:
+    """Choose black or white, whichever stands out more (WCAG 2's relative luminance)."""
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour)
+    return "black" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > _MIDDLE_LUMINANCE else "white"
 
 
 def shade(colour: str, chunk: int, num_chunks: int) -> tuple[float, float, float]:

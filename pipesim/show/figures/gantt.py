@@ -20,14 +20,15 @@ from pipesim.show.figures.canvas import (
     MISFIT_COLOUR,
     MISFIT_HATCH,
     MISFIT_WORDS,
-    OP_WORDS,
     OPTIMIZER,
     SYNC,
     add_legend,
     entitle,
+    letters_on,
     new_figure,
     shade,
 )
+from pipesim.show.glossary import OPERATIONS
 from pipesim.show.protocols import TimedRun
 
 WIDTH_INCHES = 14.0
@@ -40,6 +41,17 @@ MOST_NUMBERS = 4000
 
 
 @dataclass(frozen=True, slots=True)
+class TimeWindow:
+    """Part of the longest step that is drawn, as shares of it."""
+
+    begin: float = 0.0
+    end: float = 1.0
+
+
+WHOLE = TimeWindow()
+
+
+@dataclass(frozen=True, slots=True)
 class GanttLane:
     """One replica's timeline under a title; hatched where it does not fit in memory."""
 
@@ -48,10 +60,17 @@ class GanttLane:
     fits: bool = True
 
 
-def plot_gantt(*runs: TimedRun | Sequence[TimedRun]) -> Figure:
+def plot_gantt(*runs: TimedRun | Sequence[TimedRun], window: TimeWindow = WHOLE) -> Figure:
     """Draw runs of one scenario under each other; those that run alike, given together, once.
 
     Times are in units of F where the scenario states one for all ranks.
+
+    Parameters
+    ----------
+    *runs : TimedRun or sequence of TimedRun
+        From top to bottom.
+    window : TimeWindow
+        Of the longest run.
     """
     groups = [run if isinstance(run, Sequence) else [run] for run in runs]
     lanes = []
@@ -63,10 +82,10 @@ def plot_gantt(*runs: TimedRun | Sequence[TimedRun]) -> Figure:
     scenario = groups[0][0].scenario
     if len(lanes) == 1:
         lanes = [replace(lanes[0], title=f"{scenario.name}: {lanes[0].title}")]
-    return plot_lanes(lanes, unit=time_unit(scenario))
+    return plot_lanes(lanes, unit=time_unit(scenario), window=window)
 
 
-def plot_lanes(lanes: Sequence[GanttLane], *, unit: TimeUnit = SECONDS) -> Figure:
+def plot_lanes(lanes: Sequence[GanttLane], *, unit: TimeUnit = SECONDS, window: TimeWindow = WHOLE) -> Figure:
     """Draw timelines under each other.
 
     F blue, full B orange, I teal, W green, idle near white; later chunks of a rank are lighter; the
@@ -78,6 +97,8 @@ def plot_lanes(lanes: Sequence[GanttLane], *, unit: TimeUnit = SECONDS) -> Figur
         At least one.
     unit : TimeUnit
         Of the time axis.
+    window : TimeWindow
+        Of the longest lane.
     """
     num_rows = [int(lane.timeline.rank.max()) + 1 for lane in lanes]
     row_inches = ROW_INCHES if len(lanes) <= MANY else SMALL_ROW_INCHES
@@ -86,7 +107,7 @@ def plot_lanes(lanes: Sequence[GanttLane], *, unit: TimeUnit = SECONDS) -> Figur
     timelines = [_in_units(lane.timeline, unit) for lane in lanes]
     longest = max(timeline.end_s.max() for timeline in timelines)
     for axis, lane, timeline, rows in zip(axes, lanes, timelines, num_rows, strict=True):
-        _draw(axis, timeline, longest)
+        _draw(axis, timeline, window.begin * longest, window.end * longest)
         entitle(axis, lane.title)
         axis.set_ylim(rows - 0.5, -0.5)
         if not lane.fits:
@@ -105,15 +126,15 @@ def _in_units(timeline: Timeline, unit: TimeUnit) -> Timeline:
 def _legend(timelines: Sequence[Timeline]) -> list[Patch]:
     """Name what is drawn, and the shades where a rank has several chunks."""
     used = {op for timeline in timelines for op in np.unique(timeline.op).tolist()}
-    patches = [Patch(color=COLOURS[op], label=OP_WORDS[op]) for op in COLOURS if op in used]
+    patches = [Patch(color=COLOURS[op], label=OPERATIONS[op]) for op in COLOURS if op in used]
     if any(_chunks(timeline.select(timeline.compute))[1] > 1 for timeline in timelines):
         last = shade(COLOURS[Op.F], 1, 2)
         patches.append(Patch(color=last, label="the lighter, the later chunk of a rank"))
     return patches + [
         Patch(color=colour, label=words)
         for ops, colour, words in (
-            (REDUCTIONS, SYNC, "gradient synchronisation"),
-            ((Op.OPTIMIZER,), OPTIMIZER, "optimizer"),
+            (REDUCTIONS, SYNC, OPERATIONS[Op.REDUCE_GRAD]),
+            ((Op.OPTIMIZER,), OPTIMIZER, OPERATIONS[Op.OPTIMIZER]),
         )
         if any(_lasting(timeline, ops).any() for timeline in timelines)
     ]
@@ -124,16 +145,17 @@ def _lasting(timeline: Timeline, ops: tuple[Op, ...]) -> np.ndarray:
     return lasting
 
 
-def _draw(axis: Axes, timeline: Timeline, longest: float) -> None:
+def _draw(axis: Axes, timeline: Timeline, begin: float, end: float) -> None:
     num_ranks = int(timeline.rank.max()) + 1
     axis.set_facecolor(IDLE)
-    axis.set_xlim(0, longest)
+    axis.set_xlim(begin, end)
     labelled = range(0, num_ranks, max(1, num_ranks // 8))
     axis.set_yticks(labelled, [f"rank {rank}" for rank in labelled], fontsize=6)
     axis.tick_params(axis="both", length=2, labelsize=7)
     axis.tick_params(axis="y", length=0, labelsize=6)
+    timeline = timeline.select((timeline.end_s > begin) & (timeline.start_s < end))
     compute = timeline.select(timeline.compute)
-    inches = (compute.end_s - compute.start_s) / longest * WIDTH_INCHES * 0.93
+    inches = (compute.end_s - compute.start_s) / (end - begin) * WIDTH_INCHES * 0.93
     _boxes(axis, compute, inches)
     for ops, colour in ((REDUCTIONS, SYNC), ((Op.OPTIMIZER,), OPTIMIZER)):
         rows = timeline.select(_lasting(timeline, ops))
@@ -196,6 +218,7 @@ def _chunks(compute: Timeline) -> tuple[np.ndarray, int]:
 
 def _numbers(axis: Axes, compute: Timeline, inches: np.ndarray) -> None:
     top, bottom = _halves(compute)
+    chunk, num_chunks = _chunks(compute)
     readable = np.flatnonzero(inches >= READABLE_INCHES)
     if len(readable) > MOST_NUMBERS:
         return
@@ -208,4 +231,5 @@ def _numbers(axis: Axes, compute: Timeline, inches: np.ndarray) -> None:
             else (f"{compute.microbatch[row]}.{compute.slice[row]}")
         )
         size = 6.5 if bottom[row] - top[row] == 1 else 4.5
-        axis.text(middle, height, text, ha="center", va="center", fontsize=size, color="white", clip_on=True)
+        colour = letters_on(shade(COLOURS[Op(compute.op[row])], chunk[row], num_chunks))
+        axis.text(middle, height, text, ha="center", va="center", fontsize=size, color=colour, clip_on=True)

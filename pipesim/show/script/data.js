@@ -12,18 +12,6 @@ const MESSAGE = DEPENDENCY + 1;
 const ENDS = DEPENDENCY + 2;
 const AFTER = DEPENDENCY + 3;
 const KINDS = AFTER + 2;
-const WORDS = {
-  F: "forward",
-  B: "full backward",
-  I: "input gradient",
-  W: "weight gradient",
-  OVERLAP_F_B: "forward and backward together",
-  REDUCE_GRAD: "gradient synchronisation",
-  REDUCE_EMBEDDING: "gradients of the embedding",
-  OPTIMIZER: "optimizer",
-  UNSHARD: "gather of weights",
-  RESHARD: "release of weights",
-};
 
 // ---- reading the data
 

@@ -4,6 +4,7 @@
 // ---- pixels
 
 let OPS = {};
+let WORDS = {};
 let unit = { seconds: 1, words: "seconds" };
 let palette = null;
 

@@ -345,6 +345,7 @@ function boxes(table, entries, show) {
 async function begin() {
   const { head, column } = await unpacked(document.getElementById("timeline-data").textContent);
   OPS = head.ops;
+  WORDS = head.words;
   unit = head.unit;
   palette = colours();
   document.documentElement.classList.add("live");
