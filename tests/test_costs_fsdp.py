@@ -163,6 +163,33 @@ def test_groups_run_on_all_wires(level, schedule):
     assert "then all-reduce of shards over 2 groups" in result.costs.provenance["gradient synchronisation"]
 
 
+EXPERTS = ("model=qwen3-30b-a3b", "parallel.pipeline=2", "schedule=1f1b", "parallel.data_shard=8")
+
+
+@pytest.mark.parametrize(("expert", "sharing"), [(4, 2), (8, 1)])
+def test_groups_with_experts_hold_every_state_once(expert, sharing):
+    """Of sixteen replicas eight share out; each group has all experts, `sharing` times the same ones."""
+    table = costs(*EXPERTS, f"parallel.expert={expert}", "optimizer=sharded", chunks=1)
+    parameters = table.weight_bytes / 2
+    of_experts = 24 * 3 * 2048 * 768 * 128 / expert
+    dense = parameters - of_experts
+    assert table.optimizer_bytes == pytest.approx(12 * (dense / 8 + of_experts / sharing))
+    kinds = [(step.of_experts, step.across, step.collective.nbytes) for step in table.sync_steps(0)]
+    gradient = 4 * of_experts[0] if np.ndim(of_experts) else 4 * of_experts
+    added_up = 2 * (2 - 1) / 2 * gradient / sharing
+    assert [nbytes for experts, across, nbytes in kinds if experts and across] == pytest.approx([added_up])
+    assert len(kinds) == (6 if sharing > 1 else 4)
+
+
+@pytest.mark.parametrize("level", ["sharded", "zero2", "zero3", "fsdp"])
+def test_groups_with_experts_run_on_all_wires(level):
+    keys = (*EXPERTS, "parallel.expert=4", f"optimizer={level}")
+    ideal, fair = (predict(scenario(*keys, f"network.mode={mode}")) for mode in ("ideal", "fair"))
+    assert fair.step_time_s >= ideal.step_time_s * (1 - 1e-12)
+    whole = predict(scenario(*keys[:3], *keys[4:])).metrics
+    assert ideal.metrics.peak_memory_bytes > whole.peak_memory_bytes
+
+
 def test_groups_inside_nodes_spare_the_cards():
     """Sixteen replicas on two nodes of one card each: with groups of eight nothing is gathered over it."""
     two_nodes = ("parallel.pipeline=2", "optimizer=zero3", "cluster.nics_per_node=1")
@@ -176,6 +203,11 @@ def test_groups_inside_nodes_spare_the_cards():
     [
         (("parallel.data_shard=3",), "parallel.data_shard", "3 does not divide the 8 replicas"),
         (("parallel.data_shard=4", "optimizer=plain"), "parallel.data_shard", "share out something"),
+        (
+            (*EXPERTS[:2], "parallel.data_shard=4", "parallel.expert=8"),
+            "parallel.data_shard",
+            "no multiple of the 8 devices",
+        ),
         (
             ("parallel.reshard_after_forward=true", "optimizer=zero3"),
             "parallel.reshard_after_forward",

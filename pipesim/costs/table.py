@@ -302,15 +302,20 @@ class CostTable:
         self, gradient: Number, weight: Number, ring: Ring | None, *, of_experts: bool
     ) -> list[SyncStep]:
         kind = self.gradient_collective
-        if ring is None or kind == "none" or not (gradient or weight):
+        if kind == "none" or not (gradient or weight):
             return []
+        if ring is None:
+            return self._across_steps(gradient, of_experts) if kind == "reduce_scatter" else []
         if kind == "all_reduce":
             return [SyncStep(all_reduce(gradient, ring), of_experts, of_weights=False)]
         gather = SyncStep(all_gather(weight, ring), of_experts, of_weights=True)
         if kind == "all_gather":
             return [gather]
         scattered = [SyncStep(reduce_scatter(gradient, ring), of_experts, of_weights=False)]
-        if self.across_ring is not None:
-            shards = all_reduce(gradient / ring.num_members, self.across_ring)
-            scattered.append(SyncStep(shards, of_experts, of_weights=False, across=True))
-        return [*scattered, gather]
+        return [*scattered, *self._across_steps(gradient / ring.num_members, of_experts), gather]
+
+    def _across_steps(self, shard: Number, of_experts: bool) -> list[SyncStep]:
+        """Add up the shards of groups that share out."""
+        if self.across_ring is None:
+            return []
+        return [SyncStep(all_reduce(shard, self.across_ring), of_experts, of_weights=False, across=True)]

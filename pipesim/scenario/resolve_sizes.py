@@ -93,11 +93,6 @@ def _data_shard(keys: ParallelKeys, data: int) -> int | None:
         raise ScenarioError(
             f"{keys.data_shard} does not divide the {data} replicas", key="parallel.data_shard"
         )
-    if keys.expert > 1:
-        raise ScenarioError(
-            "with experts shared out among replicas all of them share out; remove it",
-            key="parallel.data_shard",
-        )
     return keys.data_shard
 
 
@@ -124,6 +119,12 @@ def _check_expert_groups(parallel: Parallel) -> None:
     """Devices that share experts hold the same layers: they are among the data * context replicas."""
     key, expert, replicas = "parallel.expert", parallel.expert, parallel.num_replicas
     devices, shards = parallel.tensor * replicas, parallel.num_expert_shards
+    if parallel.num_groups > 1 and expert > 1 and parallel.tensor * parallel.num_sharing % shards:
+        raise ScenarioError(
+            f"{parallel.data_shard} x context {parallel.context} x tensor {parallel.tensor} is no multiple "
+            f"of the {shards} devices that hold a layer's experts",
+            key="parallel.data_shard",
+        )
     if devices % shards:
         cut = (
             "" if parallel.expert_tensor is None else f" x expert_tensor {parallel.expert_tensor} = {shards}"

@@ -160,6 +160,16 @@ class Parallel:
         return self.tensor * self.num_replicas // self.num_expert_shards
 
     @property
+    def num_groups(self) -> int:
+        """Groups of replicas of which each shares out all there is."""
+        return 1 if self.data_shard is None else self.data // self.data_shard
+
+    @property
+    def num_expert_sharing(self) -> int:
+        """Of the devices that hold the same experts, those that share out among themselves."""
+        return self.num_expert_replicas // self.num_groups
+
+    @property
     def experts_apart(self) -> bool:
         """Whether experts have other replicas than the rest of a layer."""
         return self.num_expert_replicas != self.num_replicas

@@ -50,22 +50,22 @@ def axis_sizes(parallel: Parallel, *, of_experts: bool = False) -> list[tuple[st
         sizes = {
             "tp": parallel.expert_tensor or parallel.tensor,
             "ep": parallel.expert,
-            "dp": parallel.num_expert_replicas,
+            "dp": parallel.num_expert_sharing,
             "pp": parallel.pipeline,
         }
     else:
         sizes = {
             "tp": parallel.tensor,
             "cp": parallel.context,
-            "dp": parallel.data,
+            "dp": parallel.data_shard or parallel.data,
             "pp": parallel.pipeline,
         }
     ordered = [(axis, sizes[axis]) for axis in parallel.rank_order if axis in sizes]
-    if parallel.data_shard is None or of_experts:
+    if parallel.data_shard is None:
         return ordered
     # Replicas that share out are neighbours, groups of them follow each other.
-    groups = [("dp", parallel.data_shard), ("dr", parallel.data // parallel.data_shard)]
-    return [pair for axis, size in ordered for pair in (groups if axis == "dp" else [(axis, size)])]
+    groups = [("dr", parallel.num_groups)]
+    return [pair for axis, size in ordered for pair in [(axis, size), *(groups if axis == "dp" else ())]]
 
 
 def fewest_together(
@@ -223,8 +223,7 @@ def across_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | Non
     if parallel.data_shard is None:
         return None
     together = fewest_together(cluster, parallel, ("dr",))
-    num_groups = parallel.data // parallel.data_shard
-    return _replica_ring(cluster, parallel, num_groups, together, algorithm, across=True)
+    return _replica_ring(cluster, parallel, parallel.num_groups, together, algorithm, across=True)
 
 
 def data_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None = None) -> Ring | None:
@@ -240,7 +239,7 @@ def data_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None 
 def expert_data_ring(cluster: Cluster, parallel: Parallel, algorithm: Algorithm | None = None) -> Ring | None:
     """Ring of the devices that hold the same experts; None when there is one of each."""
     together = fewest_together(cluster, parallel, ("dp",), of_experts=True)
-    num_members = parallel.num_expert_replicas
+    num_members = parallel.num_expert_sharing
     return _replica_ring(cluster, parallel, num_members, together, algorithm, of_experts=True)
 
 

@@ -155,9 +155,14 @@ class Sharding:
             if number and ring is not None
         ]
         if self.across is not None and not gather:
-            number = block.parameters.dense + block.parameters.experts
-            shard = number * bytes_each / (1 if self.ring is None else self.ring.num_members)
-            steps.append(SyncStep(all_reduce(shard, self.across), False, of_weights=False, across=True))
+            for number, ring, of_experts in (
+                (block.parameters.dense, self.ring, False),
+                (block.parameters.experts, self.expert_ring, True),
+            ):
+                if number:
+                    shard = number * bytes_each / (1 if ring is None else ring.num_members)
+                    added_up = all_reduce(shard, self.across)
+                    steps.append(SyncStep(added_up, of_experts, of_weights=False, across=True))
         return steps
 
     @staticmethod

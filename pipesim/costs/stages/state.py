@@ -48,5 +48,5 @@ class StateBytes:
         if self.level not in _SHARED[what] and not dropped:
             return dense + experts
         parallel = self.parallel
-        sharing = parallel.num_expert_replicas if parallel.experts_apart else parallel.num_sharing
+        sharing = parallel.num_expert_sharing if parallel.experts_apart else parallel.num_sharing
         return dense / parallel.num_sharing + experts / sharing
