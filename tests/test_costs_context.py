@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from pipesim.costs import build_costs
 from pipesim.costs.stages.overlap import exposed_s, overlapped_s
+from pipesim.errors import ScenarioError
 from pipesim.scenario import scenario_from_mapping
 
 seconds = st.floats(0, 10, allow_nan=False)
@@ -95,3 +96,67 @@ def test_selective_recomputation_passes_keys_and_values_again():
     none, selective = (costs(context=8, overrides=[f"recompute={kind}"]) for kind in ("none", "selective"))
     again = none.forward_parts_s["attention"] + none.forward_parts_s["context_exchange"]
     assert selective.backward_s - none.backward_s == pytest.approx(again)
+
+
+PORT = 450e9 * 0.824
+
+
+def shown(table, passes="forward"):
+    return getattr(table, f"{passes}_parts_s")["context_exchange"][0] / 32
+
+
+def test_gathered_keys_and_values_are_waited_for_and_held():
+    # By hand: 8192 / 8 tokens, keys and values of 1024 values each, 2 bytes: 7 shares of 4 MiB come, and in
+    # the backward again, and their gradients go. Where there are many, they are a layer's most memory.
+    table, ring = costs(context_exchange="all-gather", context=8), costs(context=8)
+    share = 2 * 1024 * 2048
+    assert shown(table) == pytest.approx(7 * (10e-6 + share / PORT))
+    assert shown(table, "backward") == pytest.approx(7 * (10e-6 + 2 * share / PORT))
+    assert table.activation_bytes == ring.activation_bytes
+    many = {"context": 8, "pipeline": 2, "nodes": 2, "overrides": ["model.num_key_value_heads=32"]}
+    table, ring = (costs(context_exchange=one, **many) for one in ("all-gather", "ring"))
+    assert table.working_bytes[0] > ring.working_bytes[0]
+
+
+def test_ulysses_exchanges_heads_for_positions_before_and_after_attention():
+    # Llama 3 8B on 8 devices, by hand: 1024 tokens, queries and output 4096, keys and values 1024 values each
+    # of 2 bytes; 7 of 8 parts leave a device, at 0.74 of what its port sends one neighbour; 30 us a time.
+    table = costs(context_exchange="ulysses", context=8)
+    nbytes = 7 / 8 * 1024 * 2 * (4096 + 2 * 1024 + 4096)
+    assert shown(table) == pytest.approx(2 * 30e-6 + nbytes / (0.74 * PORT))
+    assert shown(table, "backward") == pytest.approx(shown(table))
+
+
+def test_hierarchical_is_ulysses_inside_and_a_ring_around():
+    table = costs(
+        context_exchange="hierarchical",
+        context_inner=8,
+        context=16,
+        nodes=2,
+        overrides=["cluster.inter_node.bandwidth=1 GB/s"],
+    )
+    # 512 tokens: the exchange in the node, then one step between nodes beside half of the attention.
+    inside_s = 2 * 30e-6 + 7 / 8 * 512 * 2 * (4096 + 2 * 1024 + 4096) / (0.74 * PORT)
+    around_s = 20e-6 + 2 * 512 * 2048 / (1e9 * 0.97)
+    attention_s = table.forward_parts_s["attention"][0] / 32
+    assert shown(table) == pytest.approx(inside_s + around_s - attention_s / 2)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "words"),
+    [
+        (
+            {"context_exchange": "ulysses", "context": 16},
+            "tensor 1 x 16 does not divide the 8 key-value heads",
+        ),
+        ({"context_exchange": "hierarchical", "context": 8}, "needs the devices of an inner group"),
+        (
+            {"context_exchange": "hierarchical", "context": 8, "context_inner": 3},
+            "3 does not divide context 8",
+        ),
+        ({"context": 8, "context_inner": 2}, "only hierarchical has inner groups"),
+    ],
+)
+def test_an_exchange_that_cannot_be_is_refused(parallel, words):
+    with pytest.raises(ScenarioError, match=words):
+        costs(nodes=2, **parallel)

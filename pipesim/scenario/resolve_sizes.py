@@ -47,6 +47,8 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
         sequence_parallel=sequence_parallel,
         microbatch_group_size=keys.microbatch_group_size,
         context=keys.context,
+        context_exchange=keys.context_exchange,
+        context_inner=_context_inner(keys),
         expert=keys.expert,
         expert_tensor=_expert_tensor(keys, data, notes),
         expert_dispatch=keys.expert_dispatch,
@@ -61,6 +63,24 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
         notes.default("parallel.rank_order", "-".join(RANK_ORDER))
     _check_expert_groups(parallel)
     return parallel
+
+
+def _context_inner(keys: ParallelKeys) -> int | None:
+    """Check the inner group of a hierarchical exchange."""
+    inner, key = keys.context_inner, "parallel.context_inner"
+    if keys.context_exchange != "hierarchical":
+        if inner is not None:
+            raise ScenarioError(
+                f"found {inner}, with context_exchange {keys.context_exchange}; only hierarchical has inner "
+                "groups",
+                key=key,
+            )
+        return None
+    if inner is None:
+        raise ScenarioError("missing; hierarchical needs the devices of an inner group", key=key)
+    if keys.context % inner:
+        raise ScenarioError(f"{inner} does not divide context {keys.context}", key=key)
+    return inner
 
 
 def _expert_tensor(keys: ParallelKeys, data: int, notes: Notes) -> int | None:
@@ -299,6 +319,14 @@ def _check_context(model: Transformer, parallel: Parallel) -> None:
             f"2 x {context} does not divide seq_length {model.seq_length}; a device takes two chunks of each "
             "sequence, an early and a late one, so that causal attention is even",
             key="parallel.context",
+        )
+    groups = {"ulysses": context, "hierarchical": parallel.context_inner or 1}
+    by_heads = parallel.tensor * groups.get(parallel.context_exchange, 1)
+    if context > 1 and model.num_key_value_heads % by_heads and by_heads > parallel.tensor:
+        raise ScenarioError(
+            f"{parallel.context_exchange} shares whole heads out: tensor {parallel.tensor} x "
+            f"{by_heads // parallel.tensor} does not divide the {model.num_key_value_heads} key-value heads",
+            key="parallel.context_exchange",
         )
 
 

@@ -31,6 +31,8 @@ ComputeFormat = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 
 ExpertDispatch = Literal["alltoall", "deepep", "hybridep"]
 
+ContextExchange = Literal["ring", "all-gather", "ulysses", "hierarchical"]
+
 ActivationFormat = Literal["16-bit", "fp8", "mxfp8", "nvfp4"]
 
 
@@ -120,6 +122,10 @@ class Parallel:
     """Megatron's group size N of the interleaved schedule; None leaves the schedule's own default."""
     context: int = 1
     """Devices that share every sequence, each with all layers of its stage."""
+    context_exchange: ContextExchange = "ring"
+    """How they hand each other keys and values, or heads."""
+    context_inner: int | None = None
+    """Devices of the inner groups, which exchange heads, where the exchange is hierarchical."""
     expert: int = 1
     """Devices, each with a tensor-parallel group of experts, among which a layer's experts are shared out."""
     expert_tensor: int | None = None

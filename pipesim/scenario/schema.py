@@ -36,6 +36,7 @@ from pipesim.scenario.quantities import (
 from pipesim.scenario.resolved import (
     ActivationFormat,
     ComputeFormat,
+    ContextExchange,
     ExpertDispatch,
     LayerSplit,
     OptimizerLevel,
@@ -137,6 +138,14 @@ class ParallelKeys(Keys):
     pipeline: Pieces = Field(description="number of pipeline ranks")
     tensor: Count = Field(default=1, description="devices that share every layer's matrices")
     context: Count = Field(default=1, description="devices that share every sequence")
+    context_exchange: ContextExchange = Field(
+        default="ring",
+        description="how they share it: keys and values around a ring or gathered by all, heads for "
+        "positions (ulysses), or heads in inner groups and a ring around these (hierarchical)",
+    )
+    context_inner: Count | None = Field(
+        default=None, description="devices of an inner group; needed by hierarchical, of no use otherwise"
+    )
     expert: Count = Field(
         default=1, description="devices, or groups of expert_tensor, that share out a layer's experts"
     )

@@ -127,6 +127,21 @@ def context_link(cluster: Cluster, parallel: Parallel) -> LinkCost | None:
     return LinkCost(cluster.inter_node.p2p_latency_s, _card_bytes_per_s(cluster))
 
 
+def context_group(cluster: Cluster, parallel: Parallel) -> Exchange | None:
+    """Devices that exchange heads for positions of their sequence; None where none do."""
+    if parallel.context == 1 or parallel.context_exchange not in ("ulysses", "hierarchical"):
+        return None
+    size = parallel.context_inner or parallel.context
+    together = min(size, fewest_together(cluster, parallel, ("cp",)))
+    return Exchange(
+        num_members=size,
+        num_together=together,
+        intra_bytes_per_s=_port_bytes_per_s(cluster, together) * _EXCHANGE_SHARE_INTRA,
+        inter_bytes_per_s=_card_bytes_per_s(cluster) * _EXCHANGE_SHARE_INTER,
+        latency_s=_TENSOR_COLLECTIVE_LATENCY_S,
+    )
+
+
 def expert_exchange(cluster: Cluster, parallel: Parallel) -> Exchange | None:
     """Exchange of tokens in one expert-parallel group; None when it has one member."""
     if parallel.expert == 1:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipesim.costs.transformer.context_exchange import gathered_bytes
 from pipesim.costs.transformer.kinds import LayerKind
 from pipesim.costs.transformer.layer import Setting
 from pipesim.costs.transformer.parameters import attention_parameters, head_parameters, num_mlp_matrices
@@ -141,6 +142,7 @@ def _gradient_bytes(setting: Setting, experts: Experts | None) -> float:
     tensors = list(saved_tensors(setting, experts))
     mlp = sum(t.nbytes for t in tensors if t.module in ("mlp", "moe", "moe_act", "shared_experts"))
     attention = sum(t.nbytes for t in tensors if t.module in ("attention", "mla_up_proj"))
+    attention += 2 * gathered_bytes(setting)  # and their gradients
     if setting.attention_kernel == "unfused":
         attention += _SCORE_GRADIENT_BYTES * num_scores(setting)
     return _stream_gradient_bytes(setting) + max(mlp, attention)

@@ -12,7 +12,7 @@ of device (`pipesim.scenario.resolved.Efficiency`); byte counts are fixed. Per l
     tensor collective two all-reduces of 2 T h bytes, as many in the backward; reduce-scatter with
                       all-gather moves as much
     context exchange  (c - 1) times keys and values of T tokens around a ring, each beside a c-th of the
-                      attention; in the backward their gradients too
+                      attention; in the backward their gradients too. Other ways: see `context_exchange`
     overhead          a stated time, backward twice that, recomputing none
 
 A layer with experts sends each token to k of them and back::
@@ -38,7 +38,7 @@ from typing import Literal
 
 from pipesim.costs.network.alpha_beta import LinkCost, Ring, all_gather_s, all_reduce_s
 from pipesim.costs.network.exchange import Exchange
-from pipesim.costs.stages.overlap import exposed_s
+from pipesim.costs.transformer.context_exchange import context_exchange_s
 from pipesim.costs.transformer.flops import (
     attention_gemms,
     head_flops,
@@ -49,9 +49,8 @@ from pipesim.costs.transformer.flops import (
     router_flops,
 )
 from pipesim.costs.transformer.layer_exchange import NOTHING_MOVED, Moved, layer_exchange
-from pipesim.costs.transformer.parameters import key_size, value_size
 from pipesim.costs.transformer.products import ProductTimes, Rates, products
-from pipesim.scenario.resolved import ActivationFormat, Experts, RecomputeModule, Transformer
+from pipesim.scenario.resolved import ActivationFormat, ContextExchange, Experts, RecomputeModule, Transformer
 
 PARTS = (
     "gemm",
@@ -100,7 +99,10 @@ class Setting:
     tensor_ring: Ring | None
     rates: Rates
     context: int = 1
+    context_exchange: ContextExchange = "ring"
     context_link: LinkCost | None = None
+    context_group: Exchange | None = None
+    """Devices that exchange heads for positions: all that share a sequence, or the inner group of them."""
     exchange: Exchange | None = None
     expert_tensor: int | None = None
     """Devices that share every expert's matrices; None: as many as of others."""
@@ -174,7 +176,7 @@ def layer_times(setting: Setting, *, with_experts: bool = False) -> BlockTimes:
     attention, attention_backward = _attention_s(setting)
     memory_bound = _memory_bound_s(setting, experts)
     collective = _tensor_collective_s(setting, experts)
-    to_context, from_context = _context_exchange_s(setting, attention, attention_backward)
+    to_context, from_context = context_exchange_s(setting, attention, attention_backward)
     there, back = (NOTHING_MOVED, NOTHING_MOVED) if experts is None else layer_exchange(setting, experts)
     overhead = setting.layer_overhead_s
     forward = {
@@ -314,22 +316,6 @@ def _attention_s(setting: Setting) -> tuple[float, float]:
     scores = setting.micro * model.num_attention_heads / num_shares * model.seq_length**2
     score_byte_s = scores / rates.memory_bytes_per_s
     return flops_s + _SCORE_BYTES_FORWARD * score_byte_s, 2 * flops_s + _SCORE_BYTES_BACKWARD * score_byte_s
-
-
-def _context_exchange_s(
-    setting: Setting, attention_s: float, attention_backward_s: float
-) -> tuple[float, float]:
-    """Time what passing keys and values adds to the attention beside it, forward and backward."""
-    link, context, model = setting.context_link, setting.context, setting.model
-    if link is None:
-        return 0.0, 0.0
-    width = key_size(model, setting.tensor) + value_size(model, setting.tensor)
-    nbytes = 2 * setting.num_tokens * width / setting.tensor
-    seconds = [
-        (context - 1) * exposed_s(beside_s / context, float(link.transfer_s(moved)), setting.overlap_slowdown)
-        for beside_s, moved in ((attention_s, nbytes), (attention_backward_s, 2 * nbytes))
-    ]
-    return seconds[0], seconds[1]
 
 
 def _memory_bound_s(setting: Setting, experts: Experts | None) -> float:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pipesim.costs.network.topology import context_link, expert_exchange, expert_tensor_ring, tensor_ring
+from pipesim.costs.network.topology import (
+    context_group,
+    context_link,
+    expert_exchange,
+    expert_tensor_ring,
+    tensor_ring,
+)
 from pipesim.costs.stages.rates import memory_bytes_per_s, reference_flops
 from pipesim.costs.transformer.layer import Setting
 from pipesim.costs.transformer.products import Rates
@@ -58,7 +64,9 @@ def layer_setting(
         tensor_ring=tensor_ring(cluster, parallel, intra_node_factor=efficiency.intra_node_bandwidth_factor),
         rates=rates,
         context=parallel.context,
+        context_exchange=parallel.context_exchange,
         context_link=context_link(cluster, parallel),
+        context_group=context_group(cluster, parallel),
         exchange=expert_exchange(cluster, parallel),
         expert_tensor=parallel.expert_tensor,
         expert_tensor_ring=expert_tensor_ring(
