@@ -2,7 +2,8 @@
 
 A cost table speaks of whole microbatches. Where a schedule cuts the sequence into k slices, slice q of 0..k-1
 takes a k-th of the work, but of causal attention (2q + 1) / k^2, for its queries see all earlier keys; the
-overhead of a layer is paid for every slice in full.
+overhead of a layer is paid for every slice in full. A slice with another share of the sequence, from a to b,
+takes b - a of the work and b^2 - a^2 of the attention.
 """
 
 from __future__ import annotations
@@ -132,10 +133,40 @@ def _of_slices(schedule: ActionTable, costs: CostTable, whole: Array) -> Array:
     num_slices = schedule.num_slices
     attention = _part(schedule, costs, "attention", in_input_gradient=1, in_weight_gradient=0)
     overhead = _part(schedule, costs, "overhead", in_input_gradient=2, in_weight_gradient=2)
-    seen = 2 * schedule.slice + 1
-    even = (whole - attention - overhead) / num_slices
-    sliced: Array = even + attention * seen / num_slices**2 + overhead
-    return sliced
+    if schedule.slice_shares is None:
+        seen = 2 * schedule.slice + 1
+        sliced: Array = (
+            (whole - attention - overhead) / num_slices + attention * seen / num_slices**2 + overhead
+        )
+        return sliced
+    shares = np.array(schedule.slice_shares)
+    ends = np.cumsum(shares)
+    share, end = shares[schedule.slice], ends[schedule.slice]
+    uneven: Array = (
+        (whole - attention - overhead) * share + attention * (end**2 - (end - share) ** 2) + overhead
+    )
+    return uneven
+
+
+def attention_s(schedule: ActionTable, costs: CostTable, *, is_recomputed: bool) -> Array:
+    """Seconds of attention in each row, shape (rows,); `is_recomputed` adds a forward's to the backward."""
+    tables = {rank: costs.of_ranks.get(rank, costs) for rank in range(schedule.num_ranks)}
+    seconds = np.zeros(len(schedule.op))
+    for rank, table in tables.items():
+        rows = schedule.rows_of(rank)
+        found = _part(schedule, table, "attention", in_input_gradient=1, in_weight_gradient=0)
+        if is_recomputed and "attention" in table.forward_parts_s:
+            backward = np.isin(schedule.op, (Op.B, Op.I))
+            found = found + np.where(backward, table.forward_parts_s["attention"][schedule.stage], 0.0)
+        seconds[rows] = found[rows]
+    if schedule.num_slices == 1:
+        return seconds
+    shares = np.array(schedule.slice_shares or [1 / schedule.num_slices] * schedule.num_slices)
+    ends = np.cumsum(shares)
+    # Slice numbers of transfers mean nothing here.
+    part = np.where(schedule.op <= Op.W, schedule.slice, 0)
+    seconds *= ends[part] ** 2 - (ends[part] - shares[part]) ** 2
+    return seconds
 
 
 def _part(
@@ -156,8 +187,18 @@ def _part(
 
 
 def message_bytes(schedule: ActionTable, costs: CostTable) -> Array:
-    """Bytes of one message at each stage boundary, shape (num_stages,)."""
-    return _per_slice(schedule, costs.boundary_bytes)
+    """Bytes of one message at each stage boundary, and of each slice, shape (num_stages, num_slices)."""
+    of_slices = of_each_slice(schedule)
+    whole = _per_slice(schedule, costs.boundary_bytes)[:, None]
+    if of_slices is None:
+        return np.repeat(whole, schedule.num_slices, axis=1)
+    return whole * of_slices[None, :]
+
+
+def of_each_slice(schedule: ActionTable) -> Array | None:
+    """Give what a slice has in multiples of the mean one, shape (num_slices,); None where all are alike."""
+    shares = schedule.slice_shares
+    return None if shares is None else np.array(shares) * schedule.num_slices
 
 
 def skip_bytes(schedule: ActionTable, costs: CostTable) -> Array:
@@ -176,14 +217,14 @@ def skip_bytes(schedule: ActionTable, costs: CostTable) -> Array:
 
 
 def held_bytes(schedule: ActionTable, costs: CostTable) -> Array:
-    """Activations that one microbatch, or one slice, holds on each stage from F to I, shape (num_stages,)."""
+    """Activations that a microbatch, or the mean slice, holds on each stage from F to I, shape (stages,)."""
     return _per_slice(schedule, costs.activation_bytes)
 
 
 def activations_held(schedule: ActionTable, costs: CostTable) -> Array:
     """Bytes of activations that a rank holds right after each row, shape (rows,)."""
     deferred = None if costs.deferred_bytes is None else _per_slice(schedule, costs.deferred_bytes)
-    return held(schedule, held_bytes(schedule, costs), deferred)
+    return held(schedule, held_bytes(schedule, costs), deferred, of_each_slice(schedule))
 
 
 def logits_held(schedule: ActionTable, costs: CostTable) -> Array:
@@ -191,7 +232,8 @@ def logits_held(schedule: ActionTable, costs: CostTable) -> Array:
     if costs.logit_bytes is None:
         return np.zeros(len(schedule.op))
     deferred = costs.logit_bytes if costs.deferred_logit_bytes is None else costs.deferred_logit_bytes
-    return held(schedule, _per_slice(schedule, costs.logit_bytes), _per_slice(schedule, deferred))
+    kept = _per_slice(schedule, costs.logit_bytes), _per_slice(schedule, deferred)
+    return held(schedule, *kept, of_each_slice(schedule))
 
 
 def _per_slice(schedule: ActionTable, whole: Array) -> Array:
@@ -205,9 +247,12 @@ def row_delays(schedule: ActionTable, needs: Dependencies, costs: CostTable) -> 
     rows = np.flatnonzero(needs.crosses)
     source = needs.producer[rows]
     boundary = np.minimum(schedule.stage[rows], schedule.stage[source])
-    keys, inverse = np.unique(np.stack([rank[source], rank[rows], boundary]), axis=1, return_inverse=True)
+    columns = np.stack([rank[source], rank[rows], boundary, schedule.slice[rows]])
+    keys, inverse = np.unique(columns, axis=1, return_inverse=True)
     nbytes = message_bytes(schedule, costs)
-    seconds = [costs.p2p(src, dst).transfer_s(nbytes[stage]) for src, dst, stage in keys.T.tolist()]
+    seconds = [
+        costs.p2p(src, dst).transfer_s(nbytes[stage, part]) for src, dst, stage, part in keys.T.tolist()
+    ]
     if seconds:
         delays[rows] = np.array(seconds, dtype=delays.dtype)[inverse.reshape(-1)]
     return delays

@@ -147,7 +147,10 @@ def token_rows(schedule: ActionTable, exchange: TokenExchange, durations: Array,
         for which in (Op.F, Op.B):
             rows = op == which
             found[rows] = by_op[which][schedule.stage[rows]]
-        return found / schedule.num_slices
+        if schedule.slice_shares is None:
+            return found / schedule.num_slices
+        found *= np.array(schedule.slice_shares)[schedule.slice]
+        return found
 
     moved = np.isin(op, (Op.F, Op.B))
     most = np.minimum(np.array(exchange.num_parts, np.int32), _MOST_PARTS)

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.costs.rows import step_durations
+from pipesim.costs.documents import Packing
+from pipesim.costs.rows import attention_s, step_durations
 from pipesim.costs.table import CostTable
 from pipesim.ir.actions import SENDS, Lowered
 from pipesim.ir.shape import check_replicas
@@ -28,7 +29,14 @@ class Variation(NamedTuple):
 
 
 def vary(
-    schedule: Lowered, costs: CostTable, jitter: Jitter, *, num_replicas: int, seed: int, repeat: int = 0
+    schedule: Lowered,
+    costs: CostTable,
+    jitter: Jitter,
+    *,
+    num_replicas: int,
+    seed: int,
+    repeat: int = 0,
+    packing: Packing | None = None,
 ) -> Variation:
     """Draw one step.
 
@@ -44,7 +52,9 @@ def vary(
         Replicas, each of which has its own luck.
     seed, repeat : int
         The same pair gives the same draws. How fast each device is does not depend on the schedule, so that
-        schedules are compared on the same devices.
+        schedules are compared on the same devices, and on the same documents.
+    packing : Packing, optional
+        Documents that make the attention of microbatches uneven.
     """
     check_replicas(num_replicas, len(schedule.op))
     of_devices, of_actions = (np.random.default_rng([seed, repeat, stream]) for stream in range(2))
@@ -61,7 +71,15 @@ def vary(
         byte_factors = np.where(
             np.isin(schedule.op, SENDS), _spread(of_actions, jitter.network, factors.shape), 1.0
         )
-    return Variation(step_durations(schedule, costs) * factors, byte_factors)
+    durations = step_durations(schedule, costs)
+    if packing is not None:
+        of_documents = np.random.default_rng([seed, repeat, 2])
+        drawn = packing.attention_factors(of_documents, (num_replicas, schedule.num_microbatches))
+        attention = attention_s(schedule, costs, is_recomputed=packing.is_recomputed)
+        added = attention * (drawn[:, np.maximum(schedule.microbatch, 0)] - 1)
+        added[:, second - 1] = added[:, second] = added[:, second - 1] + added[:, second]
+        durations = np.maximum(0.0, durations + added)
+    return Variation(durations * factors, byte_factors)
 
 
 def _spread(generator: np.random.Generator, sigma: float, shape: tuple[int, ...]) -> FloatArray:

@@ -82,6 +82,8 @@ class Stage:
         Skip connections between stages, by number.
     num_slices : int
         Slices of a microbatch.
+    slice_shares : tuple of float, optional
+        Their shares of the sequence; None: all alike.
     loss_scale : float
         Factor on every microbatch's mean loss: one over the microbatches of the step over all replicas, so
         that gradients add up to those of the mean.
@@ -96,12 +98,14 @@ class Stage:
         *,
         skips: Mapping[int, StageSkip] | None = None,
         num_slices: int,
+        slice_shares: tuple[float, ...] | None = None,
         loss_scale: float,
     ) -> None:
         self.index = index
         self.module = module
         self.model = model
         self.num_slices = num_slices
+        self.slice_shares = slice_shares
         self.is_first = index == 0
         self.is_last = index == num_stages - 1
         self.meter: ActivationMeter | None = None
@@ -122,10 +126,10 @@ class Stage:
         """Take the step's inputs and targets, by microbatch; used by the first and the last stage."""
         self.losses.clear()
         for microbatch, (inputs, targets) in samples.items():
-            cut = self.model.cut(inputs, self.num_slices)
+            cut = self.model.cut(inputs, self.num_slices, self.slice_shares)
             start = 0
             for part, (x, target) in enumerate(
-                zip(cut, self.model.cut(targets, self.num_slices), strict=True)
+                zip(cut, self.model.cut(targets, self.num_slices, self.slice_shares), strict=True)
             ):
                 self._inputs[microbatch, part], self._targets[microbatch, part] = x, target
                 self._starts[part] = start

@@ -47,6 +47,7 @@ def make_stage(job: Job, model: PipelineModel, index: int, device: torch.device)
         model,
         skips=dict(enumerate(crossing)),
         num_slices=schedule.num_slices,
+        slice_shares=schedule.slice_shares,
         loss_scale=1 / (schedule.num_microbatches * job.num_replicas),
     )
 

@@ -251,8 +251,9 @@ class Worker:
         num_stages, num_slices = job.schedule.num_stages, job.schedule.num_slices
         if isinstance(job.workload, EmulatedWorkload):
             sizes = job.workload.boundary_bytes
+            shares = job.schedule.slice_shares or [1 / num_slices] * num_slices
             boundaries = {
-                stage: [Boundary((max(1, sizes[stage] // num_slices),), torch.uint8)] * num_slices
+                stage: [Boundary((max(1, int(sizes[stage] * share)),), torch.uint8) for share in shares]
                 for stage in range(num_stages)
             }
             along_skips = {

@@ -168,6 +168,8 @@ class ActionTable:
     joined: BoolArray
     skips: tuple[tuple[int, int], ...] = field(default=(), kw_only=True)
     """Skip connections: the stage that each one's tensor comes from, and the later one that takes it."""
+    slice_shares: tuple[float, ...] | None = field(default=None, kw_only=True)
+    """Share of the sequence that each slice has; None: all alike."""
 
     def __repr__(self) -> str:
         sizes = f"{self.num_ranks} ranks, {self.num_stages} stages, {self.num_microbatches} microbatches"

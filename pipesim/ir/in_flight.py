@@ -11,7 +11,10 @@ from pipesim.ir.actions import ActionTable, IntArray, Op
 
 
 def held(
-    schedule: ActionTable, amounts: npt.NDArray[Any], deferred: npt.NDArray[Any] | None = None
+    schedule: ActionTable,
+    amounts: npt.NDArray[Any],
+    deferred: npt.NDArray[Any] | None = None,
+    of_slices: npt.NDArray[Any] | None = None,
 ) -> npt.NDArray[Any]:
     """Amount of activations a rank holds right after each row.
 
@@ -23,6 +26,8 @@ def held(
         What one microbatch (one slice) holds on each stage, from F to B or I.
     deferred : array, shape (num_stages,), optional
         What it holds from I to W; None: as much.
+    of_slices : array, shape (num_slices,), optional
+        What to multiply these with for each slice.
 
     Returns
     -------
@@ -30,6 +35,8 @@ def held(
     """
     op, amount = schedule.op, amounts[schedule.stage]
     left = amount if deferred is None else deferred[schedule.stage]
+    if of_slices is not None:
+        amount, left = amount * of_slices[schedule.slice], left * of_slices[schedule.slice]
     change = np.zeros(len(op), np.result_type(amount, left))
     change[op == Op.F] = amount[op == Op.F]
     change[op == Op.B] = -amount[op == Op.B]

@@ -93,6 +93,7 @@ def _laid_out(schedule: Schedule, orders: list[list[tuple[int, int]]], tied_embe
         joined=joined.astype(np.bool_),
         schedule=schedule,
         skips=schedule.skips,
+        slice_shares=schedule.slice_shares,
     )
 
 

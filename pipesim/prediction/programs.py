@@ -9,7 +9,7 @@ from typing import Literal
 from pipesim.costs import CostTable
 from pipesim.ir import Shape, lower
 from pipesim.ir.actions import Lowered, Schedule
-from pipesim.schedules import family, generate
+from pipesim.schedules import SLICE_LENGTHS, family, generate
 from pipesim.timing.longest_path import StepProgram
 
 MAX_CACHED_ROWS = 8_000_000
@@ -57,7 +57,7 @@ class Programs:
         ScheduleError
             See `pipesim.schedules.generate`.
         """
-        if family(name).needs_costs:
+        if family(name).needs_costs or shape.options.get(SLICE_LENGTHS) == "balanced":
             return Laid(generate(name, shape, costs))
         options = repr(sorted(shape.options.items()))
         key = (name, shape.num_ranks, shape.num_chunks, shape.num_microbatches, options, costs.skip_ends)

@@ -10,9 +10,10 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
+from pipesim.costs.documents import Packing
 from pipesim.costs.network.fabric import UnlikeReplicasError
 from pipesim.costs.variation import vary
-from pipesim.errors import DeadlockError, ScenarioError
+from pipesim.errors import DeadlockError, ScenarioError, ScheduleError
 from pipesim.ir import find_hang, has_messages, with_step_end
 from pipesim.ir.actions import Lowered, Schedule
 from pipesim.ir.timeline import Timeline
@@ -111,8 +112,15 @@ def _by_engine(prepared: Prepared, repeat: int, limit_s: float = math.inf) -> Ti
     def varied(num_replicas: int) -> dict[str, Any]:
         if scenario.jitter is None:
             return {}
-        drawn = {"seed": scenario.seed, "repeat": repeat}
-        return vary(lowered, costs, scenario.jitter, num_replicas=num_replicas, **drawn)._asdict()
+        return vary(
+            lowered,
+            costs,
+            scenario.jitter,
+            num_replicas=num_replicas,
+            seed=scenario.seed,
+            repeat=repeat,
+            packing=Packing.of(scenario),
+        )._asdict()
 
     num_replicas = scenario.parallel.data
     if scenario.jitter is None or not scenario.jitter.random:
@@ -130,6 +138,11 @@ def _lowered(prepared: Prepared) -> Lowered:
     if scenario.schedule.csv is not None and prepared.shape is None:
         stated = Schedule.from_csv(read_csv_text(scenario.schedule.csv), name=schedule.name)
         if has_messages(stated):
+            if schedule.skips:
+                raise ScheduleError(
+                    f"{scenario.schedule.csv} states its messages, among which skip connections have no "
+                    "place; leave its messages out"
+                )
             if (hang := find_hang(stated, "exchanged")) is not None:
                 raise DeadlockError(f"{scenario.schedule.csv}: {hang}")
             return with_step_end(stated, tied_embedding=tied)

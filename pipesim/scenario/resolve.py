@@ -21,6 +21,7 @@ from pipesim.scenario.resolve_hardware import (
 from pipesim.scenario.resolve_model import resolve_model, resolve_torch_model
 from pipesim.scenario.resolve_sizes import check_cut, check_torch_cut, resolve_batch, resolve_parallel
 from pipesim.scenario.resolved import (
+    Documents,
     Efficiency,
     Jitter,
     KeptFree,
@@ -375,7 +376,14 @@ def _kept_free(keys: AnyScenarioKeys, cluster: Cluster | None, notes: Notes) -> 
 
 
 def _jitter(keys: JitterKeys) -> Jitter:
-    return Jitter(keys.compute, keys.devices, keys.network, dict(keys.slow_ranks))
+    documents = keys.documents
+    return Jitter(
+        keys.compute,
+        keys.devices,
+        keys.network,
+        dict(keys.slow_ranks),
+        None if documents is None else Documents(documents.mean, documents.sigma, documents.split),
+    )
 
 
 def _check_ranks(ranks: Iterable[int], num_ranks: int, key: str) -> None:

@@ -312,6 +312,17 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True)
+class Documents:
+    """Lengths of the documents that sequences are packed with, lognormal."""
+
+    mean_tokens: float
+    sigma: float
+    """Of the logarithm of a length."""
+    split: Literal["sequence", "document"]
+    """What context-parallel devices share alike: every sequence, or every document."""
+
+
+@dataclass(frozen=True, slots=True)
 class Jitter:
     """How much times differ: sigmas of lognormal factors with mean one, and ranks that are slow."""
 
@@ -323,11 +334,13 @@ class Jitter:
     """Of the bytes of every message between ranks."""
     slow_ranks: dict[int, float] = field(default_factory=dict)
     """Pipeline rank -> factor on all of its computations, in every replica."""
+    documents: Documents | None = None
+    """Of which sequences are packed; None: a sequence is one document."""
 
     @property
     def random(self) -> bool:
         """Whether anything is drawn, so that replicas and repeats differ."""
-        return bool(self.compute or self.devices or self.network)
+        return bool(self.compute or self.devices or self.network or self.documents is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
 from pipesim.scenario.quantities import (
+    Count,
     CountOrZero,
+    NumberOrZero,
     Pieces,
     PositiveNumber,
     PositiveSeconds,
@@ -15,6 +17,18 @@ from pipesim.scenario.quantities import (
     Spread,
 )
 from pipesim.scenario.schema_cluster import Keys, by_number
+
+
+class DocumentKeys(Keys):
+    """``jitter.documents:``."""
+
+    mean: Count = Field(description="mean length of a document, in tokens")
+    sigma: NumberOrZero = Field(1.0, description="sigma of the logarithm of lengths; 1 is long-tailed")
+    split: Literal["sequence", "document"] = Field(
+        "sequence",
+        description="what context-parallel devices share alike: a sequence, whatever its documents, or every "
+        "document",
+    )
 
 
 class JitterKeys(Keys):
@@ -25,6 +39,9 @@ class JitterKeys(Keys):
     network: Spread = Field(0.0, description="sigma of every message's bytes, such as 0.05")
     slow_ranks: Annotated[dict[CountOrZero, PositiveNumber], BeforeValidator(by_number)] = Field(
         default_factory=dict, description="rank: factor, such as {'3': 1.1}"
+    )
+    documents: DocumentKeys | None = Field(
+        None, description="documents that sequences are packed with, which see only themselves"
     )
 
 

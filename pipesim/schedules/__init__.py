@@ -1,5 +1,6 @@
 """Schedules: one file a family, one registry. See `gpipe.py` for the smallest example."""
 
+from pipesim.schedules._slice_lengths import SLICE_LENGTHS
 from pipesim.schedules.registry import (
     Family,
     Refusal,
@@ -13,6 +14,7 @@ from pipesim.schedules.registry import (
 )
 
 __all__ = [
+    "SLICE_LENGTHS",
     "Family",
     "Refusal",
     "Rule",

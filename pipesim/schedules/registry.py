@@ -18,6 +18,7 @@ from pipesim.ir import validate
 from pipesim.ir.actions import Action, Schedule
 from pipesim.ir.shape import MAX_FORWARDS, MAX_STAGES, Placement
 from pipesim.ir.shape import Shape as Shape
+from pipesim.schedules._slice_lengths import SLICE_LENGTHS, slice_shares
 
 Orders = Iterable[Iterable[Action]]
 """The actions of rank 0, of rank 1, ..."""
@@ -271,6 +272,9 @@ def generate(name: str, shape: Shape, costs: CostTable | None = None) -> Schedul
     built = Schedule.from_orders(chosen.name, orders)
     if costs is not None:
         built = replace(built, skips=costs.skip_ends)
+    if SLICE_LENGTHS in shape.options:
+        shares = slice_shares(shape.options[SLICE_LENGTHS], built.num_slices, costs)
+        built = replace(built, slice_shares=shares)
     try:
         validate(built)
     except DeadlockError:

@@ -1,16 +1,22 @@
 """Seq1F1B (arXiv 2406.03488): 1F1B over slices of the sequence, for long sequences and few microbatches.
 
 A slice attends to the slices before it, so forwards go through a microbatch's slices in order and backwards
-in reverse. Slices of equal length do not take equal time: the later ones attend to more.
+in reverse. Slices of equal length do not take equal time: the later ones attend to more. The paper's remedy
+is lengths that take equal time ("computation-wise partition"): ``slice_lengths: balanced``, or a list.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from pipesim.ir.actions import Action, backward, forward
+from pipesim.schedules._slice_lengths import SLICE_LENGTHS, lengths_are_legal
 from pipesim.schedules.registry import Orders, Rule, Shape, schedule
 
 DEFAULT_NUM_SLICES = 4
+_LENGTHS = Rule(
+    "slice_lengths to be even, balanced, or a positive number for each slice",
+    lambda shape: lengths_are_legal(shape.options.get(SLICE_LENGTHS, "even"), num_slices(shape)),
+)
 
 
 def num_slices(shape: Shape) -> Any:
@@ -37,8 +43,11 @@ def _is_whole(value: Any) -> bool:
     "seq1f1b",
     source="arXiv 2406.03488; github.com/sail-sg/zero-bubble-pipeline-parallelism seq1f1b.py",
     chunks=1,
-    rules=(Rule("num_slices to be a whole number of at least 1", lambda s: _is_whole(num_slices(s))),),
-    options=("num_slices",),
+    rules=(
+        Rule("num_slices to be a whole number of at least 1", lambda s: _is_whole(num_slices(s))),
+        _LENGTHS,
+    ),
+    options=("num_slices", SLICE_LENGTHS),
     num_slices=num_slices,
     bubble=bubble,
     peak_in_flight=peak_in_flight,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -71,11 +72,23 @@ class PipelineModel:
         """Layers whose outputs a layer takes beside that of the one before it."""
         return [source for source, target in self.skips if target == layer]
 
-    def cut(self, tensor: Tensor, num_slices: int) -> Sequence[Tensor]:
-        """Cut inputs or targets along the sequence into nearly equal slices."""
+    def cut(self, tensor: Tensor, num_slices: int, shares: Sequence[float] | None = None) -> Sequence[Tensor]:
+        """Cut inputs or targets along the sequence into nearly equal slices, or of stated shares.
+
+        Raises
+        ------
+        ExecutionError
+            If there is no sequence, or a slice would be empty.
+        """
         if num_slices == 1:
             return (tensor,)
-        return torch.tensor_split(tensor, num_slices, dim=self._sequence_dim())
+        dimension = self._sequence_dim()
+        if shares is None:
+            return torch.tensor_split(tensor, num_slices, dim=dimension)
+        ends = [round(end * tensor.shape[dimension]) for end in accumulate(shares)]
+        if any(end <= begin for begin, end in pairwise([0, *ends])):
+            raise ExecutionError(f"{tensor.shape[dimension]} positions are too few for slices of {shares}")
+        return torch.tensor_split(tensor, ends[:-1], dim=dimension)
 
     def length(self, tensor: Tensor) -> int:
         """Positions of a slice; 1 where the model has no sequence."""

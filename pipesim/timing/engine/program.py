@@ -185,7 +185,8 @@ def _sizes(schedule: Lowered, costs: CostTable, send_row: npt.NDArray[np.intp]) 
     """Bytes of each message."""
     op, skips = schedule.op[send_row], _SKIPS[schedule.op[send_row]]
     boundary = np.where(skips, 0, schedule.stage[send_row] - (op == Op.SEND_B))
-    nbytes = message_bytes(schedule, costs)[boundary]
+    part = np.where(skips, 0, schedule.slice[send_row])
+    nbytes = message_bytes(schedule, costs)[boundary, part]
     if skips.any():
         nbytes[skips] = skip_bytes(schedule, costs)[schedule.slice[send_row[skips]]]
     sizes: list[Any] = nbytes.tolist()

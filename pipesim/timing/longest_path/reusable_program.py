@@ -31,8 +31,8 @@ class PreparedSchedule:
         Rows in an order in which they can run; of an overlapped pair the first only.
     first_of_rank : BoolArray
         Rows that no other row of their rank comes before.
-    messages : tuple of (int, int, int)
-        Source rank, destination rank and boundary (the lower of the two stages) of each kind of message.
+    messages : tuple of (int, int, int, int)
+        Source rank, destination rank, boundary (the lower of the two stages) and slice of each kind.
     message_of_row : IntArray
         Index into `messages` of each row that waits for one, `len(messages)` for the others.
     further : Further
@@ -43,7 +43,7 @@ class PreparedSchedule:
     needs: Dependencies
     order: IntArray
     first_of_rank: BoolArray
-    messages: tuple[tuple[int, int, int], ...]
+    messages: tuple[tuple[int, int, int, int], ...]
     message_of_row: IntArray
     further: Further
 
@@ -154,15 +154,15 @@ class PreparedSchedule:
         """Seconds that each row's message holds up its sender, shape (rows,)."""
         nbytes = message_bytes(self.schedule, costs)
         host = costs.host or HostCost()
-        seconds = [float(host.send_s(nbytes[boundary])) for _, _, boundary in self.messages]
+        seconds = [float(host.send_s(nbytes[boundary, part])) for _, _, boundary, part in self.messages]
         return np.array([*seconds, 0])[self.message_of_row]
 
     def delays(self, costs: CostTable) -> npt.NDArray[Any]:
         """Seconds from a producer's end to the arrival of its message, shape (rows,); see `row_delays`."""
         nbytes = message_bytes(self.schedule, costs)
         seconds = [
-            costs.p2p(source, destination).transfer_s(nbytes[boundary])
-            for source, destination, boundary in self.messages
+            costs.p2p(source, destination).transfer_s(nbytes[boundary, part])
+            for source, destination, boundary, part in self.messages
         ]
         result: npt.NDArray[Any] = np.array([*seconds, 0], costs.forward_s.dtype)[self.message_of_row]
         return result
@@ -201,12 +201,15 @@ class Further:
         return np.asarray(seconds, np.float64)[self.order]
 
 
-def _messages(schedule: Schedule, needs: Dependencies) -> tuple[tuple[tuple[int, int, int], ...], IntArray]:
+def _messages(
+    schedule: Schedule, needs: Dependencies
+) -> tuple[tuple[tuple[int, int, int, int], ...], IntArray]:
     rows = np.flatnonzero(needs.crosses)
     sources = needs.producer[rows]
     rank = schedule.rank
-    parts = (rank[sources], rank[rows], np.minimum(schedule.stage[rows], schedule.stage[sources]))
-    sizes = (schedule.num_ranks, schedule.num_ranks, schedule.num_stages)
+    boundary = np.minimum(schedule.stage[rows], schedule.stage[sources])
+    parts = (rank[sources], rank[rows], boundary, schedule.slice[rows])
+    sizes = (schedule.num_ranks, schedule.num_ranks, schedule.num_stages, schedule.num_slices)
     kinds, kind = np.unique(np.ravel_multi_index(parts, sizes), return_inverse=True)
     messages = tuple(zip(*(part.tolist() for part in np.unravel_index(kinds, sizes)), strict=True))
     message_of_row = np.full(len(rank), len(messages), np.int32)

@@ -229,7 +229,7 @@ class StepProgram:
         """Bytes of each send."""
         sender, skips = self.sender, self.skip_input != NONE
         boundary = np.where(skips, 0, self.schedule.stage[sender] - (self.schedule.op[sender] != Op.F))
-        nbytes: FloatArray = message_bytes(self.schedule, costs)[boundary]
+        nbytes: FloatArray = message_bytes(self.schedule, costs)[boundary, self.schedule.slice[sender]]
         if skips.any():
             number = self.prepared.needs.skips.skip[self.skip_input[skips]]
             nbytes[skips] = skip_bytes(self.schedule, costs)[number]
