@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from pipesim.scenario import quantities, schema, schema_conditions
+from pipesim.scenario import quantities, schema
 from pipesim.scenario.resolved import LayerSplit
 
 TARGET = Path(__file__).with_name("scenario.md")
@@ -31,7 +31,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "precision": schema.PrecisionKeys,
     "network": schema.NetworkKeys,
     "jitter": schema.JitterKeys,
-    "jitter.documents": schema_conditions.DocumentKeys,
+    "jitter.documents": schema.DocumentKeys,
     "offload": schema.OffloadKeys,
     "reliability": schema.ReliabilityKeys,
 }

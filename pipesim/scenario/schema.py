@@ -48,6 +48,7 @@ from pipesim.scenario.schema_cluster import Keys as Keys
 from pipesim.scenario.schema_cluster import LinkKeys as LinkKeys
 from pipesim.scenario.schema_cluster import PeakKeys as PeakKeys
 from pipesim.scenario.schema_cluster import SwitchKeys as SwitchKeys
+from pipesim.scenario.schema_conditions import DocumentKeys as DocumentKeys
 from pipesim.scenario.schema_conditions import JitterKeys as JitterKeys
 from pipesim.scenario.schema_conditions import ReliabilityKeys as ReliabilityKeys
 
