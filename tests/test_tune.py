@@ -176,7 +176,10 @@ def test_orders_run_by_turns_and_the_pairs_are_judged() -> None:
     ten = np.ones(10)
     assert not PairedRuns(ten, 0.9 * ten, 5).lost
     assert PairedRuns(ten, 0.9 * ten, 5).conclusive
-    assert not PairedRuns(ten, 0.9 * ten, 6).conclusive
+    assert PairedRuns(ten, 0.9 * ten, 10).conclusive, "a coin falls ten times alike in 1 of 512 cases"
+    most = np.array([0.9] * 8 + [1.1] * 2)  # 8 of 10 or more: 2 * 56 / 1024
+    assert PairedRuns(ten, most, 5).conclusive
+    assert not PairedRuns(ten, most, 6).conclusive
     assert PairedRuns(ten, np.array([0.5] * 4 + [1.01] * 6), 0).lost
     assert PairedRuns(ten, np.array([0.5] * 5 + [1.01] * 5), 0).lost
     assert PairedRuns(ten, np.array([0.9] * 8 + [1.1] * 2), 0).gain == pytest.approx(0.1)

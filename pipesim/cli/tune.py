@@ -38,6 +38,9 @@ def tune(
             metavar="ROUNDS", min=0, help="Run the order in use and the new one by turns; 10 or more."
         ),
     ] = 0,
+    runtime: Annotated[
+        str, typer.Option(help="What runs them: torch (its own runtime) or pipesim (our executor).")
+    ] = "torch",
     chunks: options.Chunks = None,
     max_in_flight: Annotated[
         int | None,
@@ -62,6 +65,7 @@ def tune(
         max_in_flight=max_in_flight,
         device=device,
         model=model,
+        runtime=runtime,
         verify=verify,
         threads_per_rank=threads,
         progress=lambda words: typer.echo(words, err=True),
@@ -77,13 +81,12 @@ def tune(
 
 
 def _blocks(found: Tuning) -> Iterator[str | Table]:
-    columns = ["order", "step under drawn hops", "5th to 95th percentile", "bubble ratio"]
-    columns += ["memory", "most in flight", "saved"]
+    columns = ["order", "step", "5th to 95th", "bubble ratio", "memory", "most in flight", "saved"]
     rows = [
         _line(found, one, " (in use)" if one is found.in_use else "")
         for one in (found.in_use, *found.choices)
     ]
-    yield Table("predicted", columns, rows)
+    yield Table("predicted, mean and percentiles under drawn hops", columns, rows)
     yield from (f"note: {words}" for words in found.notes)
     middle, low, high = found.gain
     if found.best is found.in_use:

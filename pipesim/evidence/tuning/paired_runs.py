@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,9 @@ from pipesim.executor import Run
 
 LEAST_ROUNDS = 10
 MOST_DISTURBED = 0.5
-"""Share of rounds with disturbed steps from which on nothing is concluded."""
+"""Share of rounds with disturbed steps from which on only clear wins or losses are concluded."""
+CLEAR = 0.05
+"""Chance that a coin falls on one side so often or more: below, the rounds agree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +47,11 @@ class PairedRuns:
 
     @property
     def conclusive(self) -> bool:
-        """Whether the machine left enough rounds alone to tell."""
-        return self.num_disturbed <= MOST_DISTURBED * len(self.before_s)
+        """Whether the machine left enough rounds alone to tell, or they agree for all that (sign test)."""
+        rounds = len(self.before_s)
+        more = max(self.wins, rounds - self.wins)
+        by_chance = 2 * sum(comb(rounds, number) for number in range(more, rounds + 1)) / 2**rounds
+        return self.num_disturbed <= MOST_DISTURBED * rounds or by_chance < CLEAR
 
     @property
     def lost(self) -> bool:

@@ -43,6 +43,7 @@ def tune(
     max_in_flight: int | None = None,
     device: str | None = None,
     model: str | None = None,
+    runtime: str = "torch",
     verify: int = 0,
     threads_per_rank: int = 1,
     budget: int | None = None,
@@ -66,6 +67,8 @@ def tune(
         Where to measure, without `measured`, and to verify.
     model : str, optional
         In place of the scenario's model: ``cnn``, or ``module:factory``.
+    runtime : {"torch", "pipesim"}
+        What runs the orders: torch's own runtime, or our executor.
     verify : int
         Rounds in which the order in use and the new one run in turn; 0 runs nothing.
     threads_per_rank : int
@@ -92,11 +95,11 @@ def tune(
             if pool is None:
                 num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
                 pool = stack.enter_context(RankPool(num_processes, threads_per_rank=threads_per_rank))
-        times = _times(scenario, measured, counts, device, model, pool, progress)
+        times = _times(scenario, measured, counts, device, model, runtime, pool, progress)
         found = choose(scenario, in_use, times, max_in_flight=max_in_flight, budget=budget, progress=progress)
         if not verify or found.best is found.in_use:
             return found
-        paired = _verified(scenario, found, verify, str(device), model, pool, progress)
+        paired = _verified(scenario, found, verify, str(device), model, runtime, pool, progress)
     return Tuning(found.in_use, found.choices, found.best, paired, found.notes)
 
 
@@ -106,6 +109,7 @@ def _times(
     counts: Sequence[int],
     device: str | None,
     model: str | None,
+    runtime: str,
     pool: RankPool | None,
     progress: Callable[[str], None],
 ) -> dict[int, StageTimes]:
@@ -121,7 +125,7 @@ def _times(
         return {num_chunks: measured_times(costs, scenario, num_chunks)}
     if device is None:
         return {count: stated_times(scenario, count) for count in counts}
-    runner = Runner(scenario, device, model, _CALIBRATION_STEPS, _WARMUP, _RETRIES, pool, progress)
+    runner = Runner(scenario, device, model, _CALIBRATION_STEPS, _WARMUP, _RETRIES, pool, progress, runtime)
     named = scenario.schedule.name
     runner.calibrate_on("gpipe" if named in (None, "auto") else named, ())
     return {count: measured_times(runner.measured(count), scenario, count) for count in counts}
@@ -207,6 +211,7 @@ def _verified(
     num_rounds: int,
     device: str,
     model: str | None,
+    runtime: str,
     pool: RankPool | None,
     progress: Callable[[str], None],
 ) -> PairedRuns:
@@ -222,6 +227,7 @@ def _verified(
                 num_replicas=scenario.parallel.data,
                 num_steps=_STEPS_A_ROUND,
                 warmup=1,
+                runtime=runtime,
                 pool=pool,
             )
             assert done is not None
