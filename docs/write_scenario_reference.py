@@ -32,6 +32,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "network": schema.NetworkKeys,
     "jitter": schema.JitterKeys,
     "jitter.documents": schema.DocumentKeys,
+    "trainable": schema.TrainableKeys,
     "offload": schema.OffloadKeys,
     "reliability": schema.ReliabilityKeys,
 }

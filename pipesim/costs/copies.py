@@ -84,6 +84,9 @@ def with_one_embedding(costs: CostTable) -> CostTable:
     return replace(
         costs,
         weight_bytes=less(costs.weight_bytes, copy.weight_bytes),
+        updated_weight_bytes=None
+        if costs.updated_weight_bytes is None
+        else less(costs.updated_weight_bytes, copy.weight_bytes if copy.gradient_bytes else 0.0),
         gradient_bytes=gradient_bytes,
         optimizer_bytes=less(costs.optimizer_bytes, copy.optimizer_bytes),
         optimizer_s=less(costs.optimizer_s, copy.optimizer_s),

@@ -116,6 +116,8 @@ class CostTable:
     weight_bytes, optimizer_bytes, activation_bytes, working_bytes : Array
         Weights and optimizer state are held for the whole step, activations by one microbatch from F to
         B or I, and the working set only while an operation runs.
+    updated_weight_bytes : Array, optional
+        Of the weights, those that the optimizer updates; None: all.
     deferred_bytes : Array, optional
         Held by one microbatch from I to W: what the gradients of the weights read. Less than the activations
         where I gives back a part, more where it computes again what was not kept; None: as much.
@@ -167,6 +169,7 @@ class CostTable:
     across_ring: Ring | None = None
     tied_embedding_bytes: Number = 0
     tied_embedding_ring: Ring | None = None
+    updated_weight_bytes: Array | None = None
     deferred_bytes: Array | None = None
     logit_bytes: Array | None = None
     deferred_logit_bytes: Array | None = None
@@ -285,7 +288,8 @@ class CostTable:
         """
         if self.shown_sync is not None:
             share *= self.shown_sync[stage]
-        gradient, weight = share * self.gradient_bytes[stage], share * self.weight_bytes[stage]
+        updated = self.weight_bytes if self.updated_weight_bytes is None else self.updated_weight_bytes
+        gradient, weight = share * self.gradient_bytes[stage], share * updated[stage]
         if self.expert_share is None:
             return self._steps(gradient, weight, self.gradient_ring, of_experts=False)
         experts = self.expert_share[stage]

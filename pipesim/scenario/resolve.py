@@ -20,6 +20,7 @@ from pipesim.scenario.resolve_hardware import (
 )
 from pipesim.scenario.resolve_model import resolve_model, resolve_torch_model
 from pipesim.scenario.resolve_sizes import check_cut, check_torch_cut, resolve_batch, resolve_parallel
+from pipesim.scenario.resolve_trainable import resolve_trainable
 from pipesim.scenario.resolved import (
     Documents,
     Efficiency,
@@ -62,6 +63,7 @@ _ONLY_WITH_MODEL = (
     "optimizer",
     "efficiency",
     "precision",
+    "trainable",
 )
 
 
@@ -188,6 +190,7 @@ def resolve(
         recompute_for_weights=keys.recompute_for_weights or "held",
         recompute_modules=keys.recompute_modules or ("core_attn",),
         recompute_layers=keys.recompute_layers,
+        trained=resolve_trainable(keys.trainable, model, notes),
         offload=Offload(keys.offload.activations, keys.offload.optimizer, keys.offload.bandwidth),
         scatter_gather=_scatter_gather(keys, parallel, efficiency, notes),
         cuda_graphs=keys.cuda_graphs,

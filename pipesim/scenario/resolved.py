@@ -299,6 +299,30 @@ class Precision:
     """Of a value that travels to an expert; it travels back in 16 bits."""
 
 
+TrainableModule = Literal["embedding", "attention", "mlp", "experts", "head"]
+"""Parts of a model by what may be frozen: norms go with what they precede, a router with its experts, experts
+that all tokens take with the MLPs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What of a model is trained."""
+
+    frozen: frozenset[TrainableModule] = frozenset()
+    """Modules whose weights have no gradients and no optimizer state."""
+    adapted: frozenset[TrainableModule] = frozenset()
+    """Of them, those with low-rank adapters, which have."""
+    lora_rank: int = 0
+    """Width between the two matrices of an adapter."""
+
+    def passes_over(self, *modules: TrainableModule) -> bool:
+        """Whether nothing in some modules is trained."""
+        return all(module in self.frozen and module not in self.adapted for module in modules)
+
+
+ALL_TRAINED = Trained()
+
+
 @dataclass(frozen=True, slots=True)
 class Offload:
     """What waits in the host's memory."""
@@ -514,6 +538,7 @@ class ResolvedScenario:
     recompute_layers: tuple[int, ...] | None = None
     """First layers of each stage that full recomputation runs again, one number or one a stage; None: all."""
     offload: Offload = Offload()
+    trained: Trained = ALL_TRAINED
     recompute_for_weights: Literal["held", "again"] = "held"
     """Whether a recomputed layer's W reads what I left, or recomputes again."""
     kept_free: KeptFree = KeptFree(0.0, 0.0)

@@ -41,6 +41,7 @@ from pipesim.scenario.resolved import (
     LayerSplit,
     OptimizerLevel,
     RecomputeModule,
+    TrainableModule,
 )
 from pipesim.scenario.schema_cluster import AcceleratorKeys as AcceleratorKeys
 from pipesim.scenario.schema_cluster import ClusterKeys as ClusterKeys
@@ -405,6 +406,20 @@ def _listed(value: object) -> object:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
+class TrainableKeys(Keys):
+    """``trainable:``."""
+
+    frozen: Annotated[tuple[TrainableModule, ...] | None, BeforeValidator(_listed)] = Field(
+        None, description="modules whose weights stay as they are"
+    )
+    lora_rank: Count | None = Field(
+        None, description="width of low-rank adapters; all weights beside them stay as they are"
+    )
+    lora_modules: Annotated[
+        tuple[Literal["attention", "mlp", "experts"], ...] | None, BeforeValidator(_listed)
+    ] = Field(None, description="modules with adapters; attention and mlp by default")
+
+
 class OffloadKeys(Keys):
     """``offload:``."""
 
@@ -450,6 +465,7 @@ class AnyScenarioKeys(Keys):
         description="first layers of each stage that recompute: full runs again, one number or one a stage; "
         "all by default",
     )
+    trainable: TrainableKeys | None = Field(None, description="what is trained; all by default")
     offload: OffloadKeys = Field(OffloadKeys(), description="what waits in the host's memory")
     recompute_for_weights: Literal["held", "again"] | None = Field(
         None,

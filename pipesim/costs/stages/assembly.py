@@ -58,6 +58,8 @@ class Stages:
         For the table's provenance.
     parameters : sequence of StageParameters
         Held by one device.
+    trained : sequence of StageParameters, optional
+        Of them, those that have gradients and optimizer state; None: all.
     activation_bytes, working_bytes : FloatArray
         Held from F to the release, and needed on top while an operation runs.
     deferred_bytes : FloatArray, optional
@@ -99,6 +101,7 @@ class Stages:
     tokens_per_sample: int | None
     model_flops_per_step: float
     provenance: Mapping[str, str]
+    trained: Sequence[StageParameters] | None = None
     tied_embedding_bytes: float = 0.0
     tied_embedding_ring: Ring | None = None
     second_embedding_parameters: float = 0.0
@@ -149,14 +152,15 @@ def cost_table(
         input_gradient = input_gradient + exchange.exposed_s[Op.I]
         weight_gradient = weight_gradient + exchange.exposed_s[Op.W]
 
-    dense = np.array([stage.dense for stage in stages.parameters])
-    experts = np.array([stage.experts for stage in stages.parameters])
+    held = _columns(stages.parameters)
+    dense, experts = held if stages.trained is None else _columns(stages.trained)
     parameters: FloatArray = dense + experts
 
     state = StateBytes(scenario.sharding, parallel, precision)
     num_samples = float(scenario.batch.num_microbatches * scenario.batch.micro * parallel.data)
     tokens = stages.tokens_per_sample
     second = stages.second_embedding_parameters
+    learned = 0.0 if "embedding" in scenario.trained.frozen else second
     seconds_each = _OPTIMIZER_TRAFFIC_BYTES / memory_bytes_per_s(cluster.accelerator, efficiency)
     overhead_s = efficiency.step_overhead_s / num_chunks
     offload = scenario.offload
@@ -176,7 +180,7 @@ def cost_table(
         gradient_buckets=_gradient_buckets(scenario, parameters),
         gradient_collective=_COLLECTIVE_AT_END[scenario.sharding if parallel.num_replicas > 1 else "plain"],
         across_ring=sharding.across,
-        expert_share=experts / parameters if parallel.experts_apart else None,
+        expert_share=experts / np.where(parameters > 0, parameters, 1.0) if parallel.experts_apart else None,
         expert_ring=sharding.expert_ring if parallel.experts_apart else None,
         fixed_sync_s=np.zeros(num_stages),
         tied_embedding_bytes=stages.tied_embedding_bytes,
@@ -189,11 +193,12 @@ def cost_table(
         if not second
         else EmbeddingCopy(
             weight_bytes=state.weights(second, 0.0),
-            gradient_bytes=state.gradients(second, 0.0),
-            optimizer_bytes=state.optimizer(second, 0.0),
-            optimizer_s=state.updated(second, 0.0) * seconds_each,
+            gradient_bytes=state.gradients(learned, 0.0),
+            optimizer_bytes=state.optimizer(learned, 0.0),
+            optimizer_s=state.updated(learned, 0.0) * seconds_each,
         ),
-        weight_bytes=state.weights(dense, experts),
+        weight_bytes=state.weights(*held),
+        updated_weight_bytes=None if stages.trained is None else state.weights(dense, experts),
         optimizer_bytes=state.optimizer(dense, experts) - offloaded,
         logit_bytes=stages.logit_bytes,
         deferred_logit_bytes=stages.deferred_logit_bytes,
@@ -239,6 +244,11 @@ def _with_hidden_gradients(table: CostTable) -> CostTable:
             )
         )
     return replace(table, shown_sync=np.array(shares))
+
+
+def _columns(parameters: Sequence[StageParameters]) -> tuple[FloatArray, FloatArray]:
+    """Parameters of each stage without experts, and of its experts."""
+    return np.array([stage.dense for stage in parameters]), np.array([stage.experts for stage in parameters])
 
 
 def on_mixed_ranks(num_ranks: int, cluster: Cluster, costs_on: Callable[[Cluster], CostTable]) -> CostTable:

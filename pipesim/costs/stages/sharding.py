@@ -44,6 +44,8 @@ class GatheredBlock:
     backward_s: float
     weight_gradient_s: float
     parameters: StageParameters
+    trained: StageParameters | None = None
+    """Of them, those with gradients; None: all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,19 +147,20 @@ class Sharding:
         return self._moved(block, self.precision.gradient_bytes, gather=False)
 
     def _moved(self, block: GatheredBlock, bytes_each: float, *, gather: bool) -> list[SyncStep]:
+        moved = block.parameters if gather or block.trained is None else block.trained
         collective = all_gather if gather else reduce_scatter
         steps = [
             SyncStep(collective(number * bytes_each, ring), of_experts, of_weights=gather)
             for number, ring, of_experts in (
-                (block.parameters.dense, self.ring, False),
-                (block.parameters.experts, self.expert_ring, True),
+                (moved.dense, self.ring, False),
+                (moved.experts, self.expert_ring, True),
             )
             if number and ring is not None
         ]
         if self.across is not None and not gather:
             for number, ring, of_experts in (
-                (block.parameters.dense, self.ring, False),
-                (block.parameters.experts, self.expert_ring, True),
+                (moved.dense, self.ring, False),
+                (moved.experts, self.expert_ring, True),
             ):
                 if number:
                     shard = number * bytes_each / (1 if ring is None else ring.num_members)

@@ -124,6 +124,8 @@ def _deferred_layer_bytes(setting: Setting, experts: Experts | None) -> float:
     For GPT ``32 s b h`` bytes, as arXiv 2401.10241 counts (table 1). A recomputed layer has them too once I
     has run; where W computes the layer again, its input stands for those of its products.
     """
+    if setting.trained.passes_over("attention", "mlp", "experts"):
+        return 0.0
     gradients = product_gradients(setting, experts)
     if setting.recompute == "full" and setting.weights_recompute:
         return gradients + stream_bytes(setting, setting.model.hidden_size)

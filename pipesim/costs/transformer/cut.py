@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs.stages.balance import Chain, balanced, expected_in_flight
-from pipesim.costs.stages.sharding import StageParameters
 from pipesim.costs.stages.state import StateBytes
 from pipesim.costs.transformer.activation_memory import stage_activations
 from pipesim.costs.transformer.kinds import LayerKind
 from pipesim.costs.transformer.layer import Setting, embedding_times, head_times, layer_times
-from pipesim.costs.transformer.parameters import embedding_parameters, head_parameters, layer_parameters
+from pipesim.costs.transformer.parameters import ParameterCount, embedding_parameters, head_parameters
 from pipesim.costs.transformer.setting import layer_setting
+from pipesim.costs.transformer.trained import trained_layer
 from pipesim.errors import ScenarioError
 from pipesim.ir.shape import stage_holders
 from pipesim.scenario.hardware import Accelerator
@@ -112,7 +112,7 @@ def _chain(scenario: ResolvedScenario, setting: Setting, holders: Holders) -> Ch
     state = StateBytes(scenario.sharding, parallel, scenario.precision)
     return Chain(
         seconds=seconds[:, kinds],
-        state_bytes=np.array([state.in_all(p.dense, p.experts) for p in _parameters(scenario, model)])[kinds],
+        state_bytes=_state_bytes(scenario, model, state)[kinds],
         activation_bytes=np.array([one.held for one in alone])[kinds],
         in_flight=expected_in_flight(holders, parallel.pipeline, scenario.batch.num_microbatches),
         limit_bytes=np.array([each.memory_bytes - working for each in accelerators]),
@@ -137,18 +137,23 @@ def _seconds(
     return np.array([kind.total_s for kind in kinds])
 
 
-def _parameters(scenario: ResolvedScenario, model: Transformer) -> list[StageParameters]:
-    """Parameters on one device, in the same order."""
-    parallel = scenario.parallel
-    head = head_parameters(model).per_device(parallel.tensor)
+def _state_bytes(
+    scenario: ResolvedScenario, model: Transformer, state: StateBytes
+) -> npt.NDArray[np.float64]:
+    """Weights, gradients and optimizer state on one device, in the same order."""
+    parallel, trained = scenario.parallel, scenario.trained
+    head = head_parameters(model)
     if model.tie_word_embeddings and parallel.pipeline == 1:
-        head = 0.0
-    found = [
-        StageParameters(head, 0.0),
-        StageParameters(embedding_parameters(model).per_device(parallel.tensor), 0.0),
+        head = ParameterCount(0)
+    counts = [
+        (count, ParameterCount(0) if module in trained.frozen else count)
+        for module, count in (("head", head), ("embedding", embedding_parameters(model)))
     ]
-    for mixed in (False, True):
-        number = layer_parameters(model, parallel.tensor, with_experts=mixed)
-        experts = number.experts / parallel.num_expert_shards
-        found.append(StageParameters(number.per_device(parallel.tensor), experts))
-    return found
+    counts += [trained_layer(model, trained, parallel.tensor, with_experts=mixed) for mixed in (False, True)]
+    found = []
+    for pair in counts:
+        held, learned = (
+            (count.per_device(parallel.tensor), count.experts / parallel.num_expert_shards) for count in pair
+        )
+        found.append(state.weights(*held) + state.gradients(*learned) + state.optimizer(*learned))
+    return np.array(found)

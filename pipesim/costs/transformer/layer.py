@@ -33,24 +33,34 @@ overhead; I runs everything else, recomputation included, so I and W add up to B
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pipesim.costs.network.alpha_beta import LinkCost, Ring, all_gather_s, all_reduce_s
 from pipesim.costs.network.exchange import Exchange
 from pipesim.costs.transformer.context_exchange import context_exchange_s
 from pipesim.costs.transformer.flops import (
+    Shapes,
     attention_gemms,
     head_flops,
     latent_up_gemms,
     layer_attention_flops,
-    layer_gemms,
     mlp_gemms,
     router_flops,
 )
 from pipesim.costs.transformer.layer_exchange import NOTHING_MOVED, Moved, layer_exchange
 from pipesim.costs.transformer.products import ProductTimes, Rates, products
-from pipesim.scenario.resolved import ActivationFormat, ContextExchange, Experts, RecomputeModule, Transformer
+from pipesim.costs.transformer.trained import adapter_shapes
+from pipesim.scenario.resolved import (
+    ALL_TRAINED,
+    ActivationFormat,
+    ContextExchange,
+    Experts,
+    RecomputeModule,
+    TrainableModule,
+    Trained,
+    Transformer,
+)
 
 PARTS = (
     "gemm",
@@ -117,6 +127,7 @@ class Setting:
     recompute_modules: tuple[RecomputeModule, ...] = ("core_attn",)
     activation_format: ActivationFormat = "16-bit"
     activation_function_bytes: float = 2.0
+    trained: Trained = ALL_TRAINED
     offloaded: float = 0.0
     """Share of the layers' activations that wait in the host's memory."""
     sort_passes: float | None = None
@@ -259,13 +270,15 @@ def head_times(setting: Setting) -> BlockTimes:
     gemm = head_flops(setting.model, setting.num_tokens) / setting.tensor / rates.head_gemm_flops_per_s
     logits = setting.num_tokens * setting.model.vocab_size / setting.tensor
     loss = _LOGIT_BYTES * logits / rates.memory_bytes_per_s
-    return BlockTimes({"head": gemm + loss}, {"head": 2 * gemm + loss}, weight_gradient_s=gemm)
+    learned = 0.0 if "head" in setting.trained.frozen else gemm
+    return BlockTimes({"head": gemm + loss}, {"head": gemm + learned + loss}, weight_gradient_s=learned)
 
 
 def embedding_times(setting: Setting) -> BlockTimes:
     """Time the table lookup on the first stage: values read and written once; all of its backward is W."""
     lookup = _LOOKUP_BYTES * setting.num_tokens * setting.model.hidden_size / setting.rates.memory_bytes_per_s
-    return BlockTimes({"memory_bound": lookup}, {"memory_bound": lookup}, weight_gradient_s=lookup)
+    learned = 0.0 if "embedding" in setting.trained.frozen else lookup
+    return BlockTimes({"memory_bound": lookup}, {"memory_bound": learned}, weight_gradient_s=learned)
 
 
 def boundary_gather_s(setting: Setting) -> float:
@@ -282,27 +295,47 @@ def message_bytes(setting: Setting) -> float:
 
 def _layer_products(setting: Setting, experts: Experts | None) -> ProductTimes:
     model, tensor = setting.model, setting.tensor
+    inner = model.intermediate_size if experts is None else experts.shared_intermediate_size
+    rows, trained = setting.num_tokens, setting.trained
+    total = _trained_products(setting, "attention", attention_gemms(model, tensor), rows)
+    total += _trained_products(setting, "mlp", mlp_gemms(model, inner, tensor), rows)
     if experts is None:
-        return products(layer_gemms(model, tensor), setting.num_tokens, setting.rates)
-    shared = attention_gemms(model, tensor) + mlp_gemms(model, experts.shared_intermediate_size, tensor)
-    router = router_flops(model, setting.num_tokens / tensor) / setting.rates.layer_gemm_flops_per_s
-    return (
-        products(shared, setting.num_tokens, setting.rates)
-        + ProductTimes(router, router, router)
-        + _routed_products(setting, experts)
-    )
+        return total
+    router = router_flops(model, rows / tensor) / setting.rates.layer_gemm_flops_per_s
+    learned = 0.0 if "experts" in trained.frozen else router
+    return total + ProductTimes(router, router, learned) + _routed_products(setting, experts)
+
+
+def _trained_products(
+    setting: Setting,
+    module: TrainableModule,
+    shapes: Shapes,
+    num_rows: float,
+    num_matrices: float = 1.0,
+    rate_factor: float = 1.0,
+) -> ProductTimes:
+    """Time the products of a module: without gradients of frozen weights, and with what adapters add."""
+    rates, trained = setting.rates, setting.trained
+    alike = {"num_matrices": num_matrices, "rate_factor": rate_factor}
+    times = products(shapes, num_rows, rates, **alike)
+    if module in trained.frozen:
+        times = replace(times, weight_gradient_s=0.0)
+    if module in trained.adapted:
+        times += products(adapter_shapes(shapes, trained.lora_rank), num_rows, rates, **alike)
+    return times
 
 
 def _routed_products(setting: Setting, experts: Experts) -> ProductTimes:
     """Products of the experts of one device, each with its share of the rows."""
     cut = setting.expert_tensor or setting.tensor
     num_members = 1 if setting.exchange is None else setting.exchange.num_members
-    return products(
+    return _trained_products(
+        setting,
+        "experts",
         mlp_gemms(setting.model, experts.intermediate_size, cut),
         setting.num_expert_rows * cut / setting.tensor,
-        setting.rates,
-        num_matrices=experts.num_experts / num_members,
-        rate_factor=setting.rates.grouped_gemm,
+        experts.num_experts / num_members,
+        setting.rates.grouped_gemm,
     )
 
 

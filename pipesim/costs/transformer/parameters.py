@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipesim.costs.stages.sharding import StageParameters
-from pipesim.scenario.resolved import Parallel, Transformer
+from pipesim.scenario.resolved import Parallel, TrainableModule, Transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,11 @@ class ParameterCount:
     def total(self) -> int:
         """Parameters in all, each counted once."""
         return self.split + self.copied + self.experts
+
+    def __add__(self, other: ParameterCount) -> ParameterCount:
+        return ParameterCount(
+            self.split + other.split, self.copied + other.copied, self.experts + other.experts
+        )
 
     def per_device(self, tensor: int) -> float:
         """Parameters on one of `tensor` devices without experts (uneven vocabularies are not padded)."""
@@ -77,22 +82,28 @@ def layer_parameters(model: Transformer, tensor: int = 1, *, with_experts: bool 
     With biases, those of the column-parallel matrices (queries, keys, values, MLP in) are cut and the others
     copied, as in Megatron-LM. Experts and latent attention have no biases.
     """
+    modules = module_parameters(model, tensor, with_experts=with_experts)
+    return sum(modules.values(), ParameterCount(0))
+
+
+def module_parameters(
+    model: Transformer, tensor: int = 1, *, with_experts: bool = False
+) -> dict[TrainableModule, ParameterCount]:
+    """Give the same by module, each with the norm before it."""
     hidden, matrices = model.hidden_size, num_mlp_matrices(model)
-    attention = attention_parameters(model, tensor)
-    norms = (4 if model.biases else 2) * hidden
+    norm = ParameterCount(0, copied=(2 if model.biases else 1) * hidden)
+    attention = attention_parameters(model, tensor) + norm
     experts = model.experts
     if with_experts and experts is not None:
         of_an_expert = matrices * hidden * experts.intermediate_size
-        return ParameterCount(
-            split=attention.split + matrices * hidden * experts.shared_intermediate_size,
-            copied=attention.copied + norms + experts.num_experts * hidden,
-            experts=experts.num_experts * of_an_expert,
-        )
+        shared = ParameterCount(matrices * hidden * experts.shared_intermediate_size)
+        routed = ParameterCount(0, experts.num_experts * hidden, experts.num_experts * of_an_expert)
+        return {"attention": attention, "mlp": shared, "experts": routed + norm}
     inner = model.intermediate_size
-    split, copied = attention.split + matrices * hidden * inner, attention.copied + norms
+    mlp = ParameterCount(matrices * hidden * inner)
     if model.biases:
-        split, copied = split + (matrices - 1) * inner, copied + hidden
-    return ParameterCount(split, copied)
+        mlp += ParameterCount((matrices - 1) * inner, hidden)
+    return {"attention": attention, "mlp": mlp + norm}
 
 
 def attention_parameters(model: Transformer, tensor: int = 1) -> ParameterCount:

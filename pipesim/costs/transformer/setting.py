@@ -80,7 +80,8 @@ def layer_setting(
         activation_format=scenario.precision.activation_format,
         activation_function_bytes=scenario.precision.activation_function_bytes,
         offloaded=scenario.offload.activations,
-        weight_gradient_placeholders=efficiency.weight_gradient_placeholders,
+        trained=scenario.trained,
+        weight_gradient_placeholders=efficiency.weight_gradient_placeholders and not scenario.trained.frozen,
         sort_passes=efficiency.sort_passes,
         expert_layer_floor_s=0.0 if scenario.cuda_graphs == "full" else efficiency.expert_layer_floor_s,
     )

@@ -20,7 +20,7 @@ from pipesim.costs.transformer.parameters import (
     value_head_size,
     value_size,
 )
-from pipesim.scenario.resolved import ActivationFormat, Experts
+from pipesim.scenario.resolved import ActivationFormat, Experts, TrainableModule
 
 VALUE_BYTES = 2
 KEPT_BYTES: dict[ActivationFormat, float] = {
@@ -48,6 +48,8 @@ class Tensor(NamedTuple):
         Whether it is the input of a product with weights, which the weight's gradient reads.
     is_read_otherwise : bool
         Whether another part of the backward reads such an input too, and in 16 bits.
+    weights : tuple of str
+        Modules whose weights it is multiplied with; where none of them is trained it need not be kept.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Tensor(NamedTuple):
     module: str
     for_weights: bool = False
     is_read_otherwise: bool = False
+    weights: tuple[TrainableModule, ...] = ("attention",)
 
 
 def saved_tensors(setting: Setting, experts: Experts | None) -> Iterator[Tensor]:
@@ -65,6 +68,10 @@ def saved_tensors(setting: Setting, experts: Experts | None) -> Iterator[Tensor]
     """
     share = KEPT_BYTES[setting.activation_format] / VALUE_BYTES
     for tensor in _tensors(setting, experts):
+        if tensor.for_weights and setting.trained.passes_over(*tensor.weights):
+            if tensor.is_read_otherwise:
+                yield tensor._replace(for_weights=False)
+            continue
         if tensor.for_weights and share != 1:
             yield tensor._replace(nbytes=(share + tensor.is_read_otherwise) * tensor.nbytes)
         else:
@@ -76,7 +83,9 @@ def _tensors(setting: Setting, experts: Experts | None) -> Iterator[Tensor]:
     yield Tensor("inputs of two norms", 2 * stream_bytes(setting, hidden), "stream")
     yield Tensor("input of attention", stream_bytes(setting, hidden), "layernorm", for_weights=True)
     yield from _attention(setting)
-    yield Tensor("input of the MLP", stream_bytes(setting, hidden), "layernorm", for_weights=True)
+    mlp: tuple[TrainableModule, ...] = ("mlp",) if experts is None else ("mlp", "experts")
+    into_mlp = stream_bytes(setting, hidden)
+    yield Tensor("input of the MLP", into_mlp, "layernorm", for_weights=True, weights=mlp)
     if not model.gated_mlp:
         yield Tensor("two dropout masks", stream_bytes(setting, hidden), "stream")
     if experts is None:
@@ -86,11 +95,12 @@ def _tensors(setting: Setting, experts: Experts | None) -> Iterator[Tensor]:
         setting, setting.num_tokens, experts.shared_intermediate_size, "shared_experts", "shared_experts"
     )
     rows = setting.num_expert_rows
-    yield Tensor("rows of the experts", cut_bytes(setting, hidden, rows), "moe", for_weights=True)
+    of_experts = cut_bytes(setting, hidden, rows)
+    yield Tensor("rows of the experts", of_experts, "moe", for_weights=True, weights=("experts",))
     yield from _mlp(setting, rows, experts.intermediate_size, "moe", "moe_act")
     if setting.exchange is None or not setting.exchange.one_copy:
         # For the gradient of the router's weights; the other dispatchers weigh inside the experts.
-        yield Tensor("outputs of the experts", cut_bytes(setting, hidden, rows), "moe")
+        yield Tensor("outputs of the experts", of_experts, "moe")
 
 
 def product_gradients(setting: Setting, experts: Experts | None) -> float:
@@ -159,6 +169,6 @@ def _mlp(setting: Setting, rows: float, inner: int, made_by: str, act_made_by: s
     share = setting.activation_function_bytes / VALUE_BYTES
     before = share * cut_bytes(setting, matrices_in * inner, rows)
     yield Tensor("outputs of the MLP's first product", before, made_by)
-    yield Tensor(
-        "input of the MLP's second product", cut_bytes(setting, inner, rows), act_made_by, for_weights=True
-    )
+    weights: tuple[TrainableModule, ...] = ("experts",) if made_by == "moe" else ("mlp",)
+    second = cut_bytes(setting, inner, rows)
+    yield Tensor("input of the MLP's second product", second, act_made_by, for_weights=True, weights=weights)

@@ -32,16 +32,16 @@ from pipesim.costs.transformer.layer_exchange import Moved
 from pipesim.costs.transformer.parameters import (
     embedding_parameters,
     head_parameters,
-    layer_parameters,
-    stage_parameters,
 )
 from pipesim.costs.transformer.setting import layer_setting
+from pipesim.costs.transformer.trained import trained_layer, trained_stages, untrained_flops
 from pipesim.costs.transformer.transformer_provenance import transformer_provenance
 from pipesim.ir.actions import Op
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.resolved import Efficiency, LayerSplit, ResolvedScenario, Transformer
 
 FloatArray = npt.NDArray[np.float64]
+_NO_PARAMETERS = StageParameters(0.0, 0.0)
 
 
 def model_costs(
@@ -95,6 +95,9 @@ def model_costs(
         for parts in (forward_parts, backward_parts):
             parts["offload"] = np.maximum(0.0, offload_s - np.sum(list(parts.values()), axis=0))
     num_sequences = batch.num_microbatches * batch.micro * parallel.data
+    spared_flops = untrained_flops(model, scenario.trained, num_sequences)
+    kinds = tuple(tuple(kind.with_experts for kind in of_stage) for of_stage in layers)
+    parameters, trained = trained_stages(model, kinds, parallel, scenario.trained)
     stages = Stages(
         forward_parts_s=forward_parts,
         backward_parts_s=backward_parts,
@@ -102,7 +105,8 @@ def model_costs(
         weight_recompute_s=times.of_stages([kind.weight_recompute_s for kind in times.kinds]),
         boundary_bytes=boundary,
         layers_per_stage=counts,
-        parameters=stage_parameters(model, counts, parallel),
+        parameters=parameters,
+        trained=trained if scenario.trained.frozen else None,
         activation_bytes=np.array([stage.held for stage in activations]),
         working_bytes=np.array([stage.working for stage in activations]),
         logit_bytes=np.array([stage.logits for stage in activations]),
@@ -110,14 +114,17 @@ def model_costs(
         deferred_bytes=np.array([stage.deferred for stage in activations]),
         blocks=lambda stage: _blocks(scenario, setting, times, stage),
         tokens_per_sample=model.seq_length,
-        model_flops_per_step=step_flops(model, num_sequences),
-        causal_flops_per_step=step_flops(model, num_sequences, causal=True),
+        model_flops_per_step=step_flops(model, num_sequences) - spared_flops,
+        causal_flops_per_step=step_flops(model, num_sequences, causal=True) - spared_flops,
         hardware_flops_per_step=step_flops(model, num_sequences)
+        - spared_flops
         + _recomputed(setting, layers, num_sequences),
         provenance=transformer_provenance(model, counts),
         token_exchange=_token_exchange(setting, times),
         tied_embedding_bytes=embedding_parameters(model).split / parallel.tensor * precision.gradient_bytes,
-        tied_embedding_ring=tied_embedding_ring(cluster, parallel) if model.tie_word_embeddings else None,
+        tied_embedding_ring=tied_embedding_ring(cluster, parallel)
+        if model.tie_word_embeddings and "embedding" not in scenario.trained.frozen
+        else None,
         second_embedding_parameters=head_parameters(model).per_device(parallel.tensor)
         if model.tie_word_embeddings and num_stages > 1
         else 0.0,
@@ -216,20 +223,23 @@ def _blocks(
     model, parallel = setting.model, scenario.parallel
     blocks = []
     for kind in times.layers[stage]:
-        number = layer_parameters(model, parallel.tensor, with_experts=kind.with_experts)
-        of_experts = number.experts / parallel.num_expert_shards
-        held = StageParameters(number.per_device(parallel.tensor), of_experts)
-        blocks.append(_block(times.of_layer(kind), held))
+        counts = trained_layer(model, scenario.trained, parallel.tensor, with_experts=kind.with_experts)
+        held, trained = (
+            StageParameters(count.per_device(parallel.tensor), count.experts / parallel.num_expert_shards)
+            for count in counts
+        )
+        blocks.append(_block(times.of_layer(kind), held, trained))
     if stage == 0:
         held = StageParameters(embedding_parameters(model).per_device(parallel.tensor), 0.0)
-        blocks.insert(0, _block(times.kinds[0], held))
+        is_frozen = "embedding" in scenario.trained.frozen
+        blocks.insert(0, _block(times.kinds[0], held, _NO_PARAMETERS if is_frozen else held))
     if stage == len(times.layers) - 1:
         held = StageParameters(head_parameters(model).per_device(parallel.tensor), 0.0)
-        blocks.append(_block(times.kinds[1], held))
+        is_frozen = "head" in scenario.trained.frozen
+        blocks.append(_block(times.kinds[1], held, _NO_PARAMETERS if is_frozen else held))
     return blocks
 
 
-def _block(times: BlockTimes, held: StageParameters) -> GatheredBlock:
-    return GatheredBlock(
-        sum(times.forward_s.values()), sum(times.backward_s.values()), times.weight_gradient_s, held
-    )
+def _block(times: BlockTimes, held: StageParameters, trained: StageParameters) -> GatheredBlock:
+    forward_s, backward_s = sum(times.forward_s.values()), sum(times.backward_s.values())
+    return GatheredBlock(forward_s, backward_s, times.weight_gradient_s, held, trained)
