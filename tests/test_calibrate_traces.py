@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipesim.cli.calibrate_runs import calibrate_runs
 from pipesim.errors import PipesimError, ScenarioError
 from pipesim.evidence.calibration.fit import calibrate
 from pipesim.evidence.calibration.kineto import action_of
-from pipesim.evidence.calibration.sources import read_samples
+from pipesim.evidence.calibration.sources import calibrate_measured, read_measured, read_samples
+from pipesim.evidence.calibration.traced_check import check_traced
 from pipesim.ir.actions import Op
+from pipesim.schedules import Shape, generate
 
 FORWARD_US, BACKWARD_US, LATENCY_US = 1000.0, 2000.0, 50.0
 AHEAD_US = 700_000.0
@@ -182,13 +185,12 @@ def test_times_are_those_of_kernels_and_clocks_are_tied_by_messages(tmp_path: Pa
     assert "clocks 700000 us apart, known to 50 us" in clocks[0]
 
 
-def test_without_messages_ranks_are_not_merged(tmp_path: Path) -> None:
+def test_without_annotated_messages_clocks_are_tied_by_what_gives_and_takes(tmp_path: Path) -> None:
     two_ranks(tmp_path, messages=False)
     found = calibrate(read_samples([tmp_path]))
     np.testing.assert_allclose(found.costs.forward_s, 1e-6 * FORWARD_US)
-    assert found.costs.p2p(0, 1).latency_s == 0
-    assert any("no matched sends and receives both ways" in note for note in found.notes)
-    assert any("no message was seen" in note for note in found.notes)
+    assert found.costs.p2p(0, 1).latency_s == pytest.approx(1e-6 * LATENCY_US)
+    assert any("sizes of messages are not in the traces" in note for note in found.notes)
 
 
 def test_missing_ranks_are_said(tmp_path: Path) -> None:
@@ -247,7 +249,9 @@ def test_a_time_that_is_no_number_is_refused(tmp_path: Path, time: object) -> No
 
 def test_two_traces_of_one_stage_are_refused(tmp_path: Path) -> None:
     two_ranks(tmp_path)
-    (tmp_path / "copy.json").write_text((tmp_path / "rank1.json").read_text())
+    copy = json.loads((tmp_path / "rank1.json").read_text())
+    copy["distributedInfo"]["rank"] = 2
+    (tmp_path / "copy.json").write_text(json.dumps(copy))
     with pytest.raises(ScenarioError, match="give the traces of one pipeline only"):
         read_samples([tmp_path])
 
@@ -260,7 +264,7 @@ def test_two_traces_of_one_stage_are_refused(tmp_path: Path) -> None:
         ("Forward 3", (Op.F, -1, 3)),
         ("Backward 0", (Op.B, -1, 0)),
         ("ProfilerStep#1", None),
-        ("PP:(0F1;1B0)OVERLAP_F_B", None),
+        ("PP:(0F1;1B0)OVERLAP_F_B", (Op.OVERLAP_F_B, 0, 1)),
         ("PP:nonsense", None),
     ],
 )
@@ -292,3 +296,135 @@ def test_a_real_trace_of_a_cpu(tmp_path: Path) -> None:
     spans_us = {event["name"]: event["dur"] for event in events if event.get("name", "").startswith("PP:0F")}
     whole_s = np.array([1e-6 * spans_us[f"PP:0F{microbatch}"] for microbatch in range(3)])
     assert (samples.op_s[Op.F, 0] <= whole_s - 0.05).all()
+
+
+def timer_log(num_chunks: int = 1, option: str = "all") -> str:
+    """Two steps on two pipeline ranks of two data-parallel processes each, as Megatron-LM prints them."""
+    sizes = {
+        "pipeline_model_parallel_size": 2,
+        "data_parallel_size": 2,
+        "global_batch_size": 16,
+        "micro_batch_size": 2,
+        "virtual_pipeline_model_parallel_size": num_chunks if num_chunks > 1 else None,
+    }
+    lines = ["------------------------ arguments ------------------------"]
+    lines += [f"  {name} {'.' * (48 - len(name))} {value}" for name, value in sizes.items()]
+    for slow in (5.0, 1.0):
+        lines.append(" iteration  1/ 2 | elapsed time per iteration (ms): 744.0 | global batch size:    16 |")
+        if option == "minmax":
+            lines += [
+                "(min, max) time across ranks (ms):",
+                f"    {'forward-compute '.ljust(48, '.')}: (40.00, 60.00)",
+            ]
+            continue
+        lines.append("times across ranks (ms):")
+        for name, times in (
+            ("forward-compute", (40, 60)),
+            ("backward-compute", (80, 120)),
+            ("optimizer", (7, 7)),
+        ):
+            lines.append(f"  {name}:")
+            lines += [f"     rank {rank:2d}: {slow * times[rank // 2]:.2f}" for rank in range(4)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("num_chunks", [1, 2])
+def test_timers_as_megatron_prints_them(tmp_path: Path, num_chunks: int) -> None:
+    """16 / (2 x 2) = 4 microbatches: F of 40 ms on rank 0 is 10 ms each; the first step does not count."""
+    path = tmp_path / "train.log"
+    path.write_text(timer_log(num_chunks))
+    found = calibrate(read_samples([path]))
+    np.testing.assert_allclose(found.costs.forward_s, 1e-3 * np.tile([10, 15], num_chunks) / num_chunks)
+    np.testing.assert_allclose(found.costs.backward_s, 1e-3 * np.tile([20, 30], num_chunks) / num_chunks)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda log: timer_log(option="minmax"), "run with --timing-log-level 2 --timing-log-option all"),
+        (lambda log: log[log.index(" iteration") :], "does not show pipeline_model_parallel_size, data_par"),
+        (lambda log: log.replace(". 16\n", ". 6\n"), "no whole number of microbatches follows"),
+    ],
+)
+def test_a_log_that_does_not_tell_is_refused(tmp_path: Path, change: Any, words: str) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(change(timer_log()))
+    with pytest.raises(ScenarioError, match=words):
+        read_samples([path])
+
+
+TORCH = Path(__file__).parent / "data" / "torch_traces"
+"""Of torch 2.13's profiler on a busy machine; see benchmarks/record_torch_traces.py."""
+STATED_S = 0.02 * np.array([1, 4 / 3, 5 / 3, 2])
+
+
+@pytest.mark.parametrize("whole", ["gpipe", "interleaved-1f1b"])
+@pytest.mark.parametrize("split", ["zb-v", "zb-h1"])
+def test_traces_of_torchs_schedules_predict_the_others(whole: str, split: str) -> None:
+    """Two runs of one job read together hold F, B, I, W and the delay of messages; zb-h1 is a CSV run."""
+    found = calibrate_measured(TORCH / whole, TORCH / split)
+    np.testing.assert_allclose(found.costs.forward_s, STATED_S, rtol=0.04)
+    np.testing.assert_allclose(found.costs.backward_s, 2 * STATED_S, rtol=0.04)
+    # Torch's first stage does nothing in I and all of it in W.
+    np.testing.assert_allclose(found.costs.input_gradient_s[1:], 1.1 * STATED_S[1:], rtol=0.04)
+    assert found.costs.input_gradient_s[0] == 0
+    assert found.costs.weight_gradient_s[0] == pytest.approx(2.1 * STATED_S[0], rel=0.04)
+    assert 0.0002 < found.costs.p2p(0, 1).latency_s < 0.003
+    assert found.costs.boundary_bytes.tolist() == [256 * 1024] * 3 + [0]
+    _, traced = read_measured([TORCH / name for name in ("gpipe", "interleaved-1f1b", "zb-v", "zb-h1")])
+    assert len(traced) == 4
+    for run in traced:
+        check = check_traced(run, found.costs)
+        assert abs(check.error) < 0.03
+        for times, makespan_s in ((check.measured, check.measured_s), (check.predicted, check.predicted_s)):
+            assert sum(times.values()) == pytest.approx(makespan_s, rel=1e-3)
+
+
+def test_the_order_that_ran_is_found_in_the_traces() -> None:
+    _, (run,) = read_measured([TORCH / "zb-v"])
+    expected = generate("zb-v", Shape(2, 2, 6))
+    found = run.schedule.schedule
+    for name in ("offsets", "op", "stage", "microbatch"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name))
+    assert run.num_steps == 4
+    assert (run.end_s >= run.start_s).all()
+
+
+def test_calibrate_prints_traced_beside_predicted(capsys: pytest.CaptureFixture[str]) -> None:
+    calibrate_runs([TORCH / "interleaved-1f1b", TORCH / "zb-v"], None, as_json=False)
+    printed = capsys.readouterr().out
+    assert "2 traces in zb-v" in printed
+    for words in ("makespan", "dependency", "p2p", "cooldown"):
+        assert words in printed
+
+
+def test_traces_of_another_host_are_put_on_one_clock(tmp_path: Path) -> None:
+    """Rank 1's clock is 0.3 s ahead; messages both ways tell by how much, to within their delay."""
+    for rank in range(2):
+        with gzip.open(TORCH / "zb-v" / f"rank{rank}.json.gz", "rt") as file:
+            trace = json.load(file)
+        trace["host_name"] = f"node {rank}"
+        for event in trace["traceEvents"]:
+            event["ts"] += 3e5 * rank
+        (tmp_path / f"{rank}.json").write_text(json.dumps(trace))
+    (there,) = read_measured([TORCH / "zb-v"])[1]
+    (here,) = read_measured([tmp_path])[1]
+    assert any("us apart, known to" in words for words in here.words)
+    assert np.abs(here.start_s - here.start_s[0, 0] - (there.start_s - there.start_s[0, 0])).max() < 0.003
+
+
+def test_pairs_are_measured_as_pairs(tmp_path: Path) -> None:
+    """As torch's DualPipeV annotates them: an F of one stage and a B of another, in one span."""
+    trace = GpuTrace(0)
+    trace.action("PP:0F0", ("gemm", 0, 100))
+    trace.action("PP:1F0", ("gemm", 100, 250))
+    trace.action("PP:(0F1;1B0)OVERLAP_F_B", ("gemm", 250, 600), ("gemm", 610, 700))
+    trace.action("PP:0B0", ("gemm", 700, 900))
+    trace.action("PP:1F1", ("gemm", 900, 1050))
+    trace.action("PP:1B1", ("gemm", 1050, 1300))
+    trace.action("PP:0B1", ("gemm", 1300, 1500))
+    trace.write(tmp_path / "rank0.json")
+    (samples,), (run,) = read_measured([tmp_path])
+    np.testing.assert_allclose(samples.pair_s[0], 450e-6)
+    np.testing.assert_allclose(samples.op_s[Op.F, 0], 100e-6)
+    assert run.schedule.schedule.joined.sum() == 1

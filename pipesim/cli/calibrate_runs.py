@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.cli import terminal
-from pipesim.show.amounts import seconds
+from pipesim.show.amounts import seconds, signed_percent
 from pipesim.show.blocks import Table
 
 
@@ -49,6 +49,8 @@ def _blocks(evidence: dict[str, Any]) -> Iterator[str | Table]:
     if rows:
         columns = ["transfers", "bytes", *columns[2:], "residual"]
         yield Table("", columns, rows)
+    if "checked" in evidence:
+        yield from _checks(evidence["checked"])
     for words, key in (("message", "message_s"), ("send call", "send_call_s")):
         line = evidence[key]
         if line["sizes"]:
@@ -59,6 +61,22 @@ def _blocks(evidence: dict[str, Any]) -> Iterator[str | Table]:
     ):
         if evidence[key] is not None:
             yield f"{words}: {seconds(evidence[key]['median_s'])}"
+
+
+def _checks(checks: Sequence[dict[str, Any]]) -> Iterator[Table]:
+    """Put makespans, and time by cause, as traced beside those predicted from what the traces told."""
+    columns = ["traced", "makespan", "predicted", "error"]
+    rows = [
+        [c["source"], seconds(c["measured_s"]), seconds(c["predicted_s"]), signed_percent(c["error"])]
+        for c in checks
+    ]
+    yield Table("", columns, rows)
+    causes = [
+        [c["source"], cause.removesuffix("_s"), seconds(measured), seconds(c["predicted"][cause])]
+        for c in checks
+        for cause, measured in c["measured"].items()
+    ]
+    yield Table("", ["traced", "mean over ranks", "measured", "predicted"], causes, num_left=2)
 
 
 def _spread(found: dict[str, Any]) -> list[str]:

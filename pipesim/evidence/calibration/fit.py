@@ -93,7 +93,7 @@ def calibrate(measured: Sequence[Samples], links: Sequence[Samples] = ()) -> Mea
         If forward or backward of a stage was never measured.
     """
     first = measured[0]
-    alike = [s for s in measured if s.workload == first.workload and s.stages_of_rank == first.stages_of_rank]
+    alike = [s for s in measured if s.workload == first.workload and s.num_stages == first.num_stages]
     num_stages = first.num_stages
     times, operations, split = _operations(alike, num_stages, first.source)
     pairs = _merged([s.pair_s for s in alike])
@@ -108,10 +108,10 @@ def calibrate(measured: Sequence[Samples], links: Sequence[Samples] = ()) -> Mea
         input_gradient_s=times[Op.I],
         weight_gradient_s=times[Op.W],
         overlapped_pair_s=_overlapped(pairs, num_stages),
-        boundary_bytes=_known(first.boundary_bytes, num_stages),
+        boundary_bytes=_known([s.boundary_bytes for s in alike], num_stages),
         point_to_point=PointToPoint.uniform(_link_cost(link)),
         host=host,
-        gradient_bytes=_known(first.gradient_bytes, num_stages),
+        gradient_bytes=_known([first.gradient_bytes], num_stages),
         gradient_collective="none",
         weight_bytes=nothing,
         optimizer_bytes=nothing,
@@ -160,9 +160,10 @@ def _operations(
             median[op] = np.where(never, half, median[op])
         notes.append(f"I and W of stages {_list(never)} never ran apart: half of B each")
     never = np.isnan(whole)
-    if never.any() and not np.isnan(split[never]).any():
-        median[Op.B] = np.where(never, split, whole)
-        notes.append(f"B of stages {_list(never)} never ran whole: I + W")
+    summed = never & ~np.isnan(split)
+    if summed.any():
+        median[Op.B] = np.where(summed, split, whole)
+        notes.append(f"B of stages {_list(summed)} never ran whole: I + W")
     for op in (Op.F, Op.B):
         if np.isnan(median[op]).any():
             stages = _list(np.isnan(median[op]))
@@ -227,7 +228,8 @@ def _host(measured: Sequence[Samples], alike: Sequence[Samples]) -> tuple[HostCo
 def _step_end(alike: Sequence[Samples], first: Samples) -> tuple[FloatArray, FloatArray, dict[str, Any]]:
     """Reductions as fixed times, and each rank's optimizer shared out over its stages."""
     num_stages = first.num_stages
-    sync, optimizer = _merged([s.sync_s for s in alike]), _merged([s.optimizer_s for s in alike])
+    placed = [s for s in alike if s.stages_of_rank == first.stages_of_rank]
+    sync, optimizer = _merged([s.sync_s for s in alike]), _merged([s.optimizer_s for s in placed])
     optimizer_s = np.zeros(num_stages)
     for rank, stages in enumerate(first.stages_of_rank):
         optimizer_s[list(stages)] += _median(optimizer.get(rank, np.zeros(0))) / len(stages)
@@ -248,8 +250,13 @@ def _merged(parts: Sequence[Mapping[Any, FloatArray]]) -> dict[Any, FloatArray]:
     return {key: np.concatenate([part[key] for part in parts if key in part]) for key in keys}
 
 
-def _known(values: FloatArray, num_stages: int) -> FloatArray:
-    return np.nan_to_num(values) if len(values) else np.zeros(num_stages)
+def _known(measured: Sequence[FloatArray], num_stages: int) -> FloatArray:
+    """Bytes of each stage as the first one that knows them says; 0 where none does."""
+    known = np.full(num_stages, np.nan)
+    for values in measured:
+        if len(values):
+            known = np.where(np.isnan(known), values, known)
+    return np.where(np.isnan(known), 0.0, known)
 
 
 def _spread(values: FloatArray) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,18 @@ class TracedAction:
     transfer_start_s: float = float("inf")
     transfer_end_s: float = float("-inf")
     transfer_bytes: float = float("nan")
+    over_s: float = float("nan")
+    """On a CPU, when the annotation was over."""
+
+    @property
+    def is_computation(self) -> bool:
+        """F, B, I, W, or an F and a B as a pair."""
+        return self.action.op <= Op.W or bool(self.action.parts)
+
+    @property
+    def parts(self) -> tuple[Action, ...]:
+        """The action, or both of a pair."""
+        return self.action.parts or (self.action,)
 
     @property
     def has_work(self) -> bool:
@@ -60,6 +73,8 @@ class Trace:
         As the trace says.
     on_gpu : bool
         Whether work is that of kernels.
+    host : str or None
+        Name of the machine, as the trace says.
     actions : list of TracedAction
         In the order of their annotations.
     unused : tuple of str
@@ -70,6 +85,7 @@ class Trace:
     rank: int | None
     world_size: int | None
     on_gpu: bool
+    host: str | None
     actions: list[TracedAction]
     unused: tuple[str, ...]
 
@@ -82,8 +98,8 @@ def is_trace(content: Any) -> bool:
 def read_trace(path: Path, content: Any) -> Trace:
     """Find the pipeline actions of a trace and their work.
 
-    Actions are known by the annotations of torch.distributed.pipelining: ``PP:0F3`` (stage 0, microbatch 3)
-    and, with one stage a rank, ``Forward 3``.
+    Actions are known by the annotations of torch.distributed.pipelining: ``PP:0F3`` (stage 0, microbatch 3),
+    ``PP:(0F3;7B1)OVERLAP_F_B`` and, with one stage a rank, ``Forward 3``.
 
     Raises
     ------
@@ -103,7 +119,10 @@ def read_trace(path: Path, content: Any) -> Trace:
     if not annotations:
         shown = f"found {', '.join(names[:5])}" if names else "there are no annotations"
         raise ScenarioError(
-            f"no annotation names a pipeline action, as PP:0F3 or Forward 3 do; {shown}", file=str(path)
+            f"no annotation names a pipeline action, as PP:0F3 or Forward 3 do; {shown}. Torch's "
+            f"Schedule1F1B writes none: record its order in torch's runtime (pipesim schedule export 1f1b, "
+            f"pipesim.torch_schedule), or as ScheduleInterleaved1F1B with one stage a rank",
+            file=str(path),
         )
     kernels = [event for event in spans if event.get("cat") in _GPU_WORK]
     saw_gpu = any(event.get("cat") in _LAUNCHES for event in spans) or bool(content.get("deviceProperties"))
@@ -119,11 +138,14 @@ def read_trace(path: Path, content: Any) -> Trace:
         unused += _assign_kernels(actions, kernels, events)
     else:
         for event in spans:
-            if event.get("cat") == "cpu_op" and not str(event.get("name", "")).startswith(("c10d::", "gloo")):
+            name = str(event.get("name", ""))
+            if name.endswith(":send"):
+                actions.add_bytes(event)
+            if event.get("cat") == "cpu_op" and not name.startswith(("c10d::", "gloo")):
                 actions.add_work(float(event["ts"]), float(event["ts"]), float(event.get("dur", 0)))
-    idle = sum(
-        not (found.has_work or found.has_transfer) for found in actions.found if found.action.op <= Op.W
-    )
+        actions.note_ends()
+    # An I may have none: of the first stage torch leaves all to W.
+    idle = sum(not t.has_work for t in actions.found if t.is_computation and t.action.op is not Op.I)
     if idle:
         unused.append(f"{idle} actions without work of their own: an annotation is time of the CPU")
     about = content.get("distributedInfo")
@@ -133,19 +155,19 @@ def read_trace(path: Path, content: Any) -> Trace:
         rank=about.get("rank"),
         world_size=about.get("world_size"),
         on_gpu=bool(kernels),
+        host=str(content["host_name"]) if "host_name" in content else None,
         actions=actions.found,
         unused=tuple(unused),
     )
 
 
 def action_of(name: str) -> Action | None:
-    """Parse an annotation's name; None where it names no single action."""
+    """Parse an annotation's name; None where it names no action."""
     if name.startswith("PP:"):
         try:
-            action = Action.parse(name.removeprefix("PP:"))
+            return Action.parse(name.removeprefix("PP:"))
         except ScheduleError:
             return None
-        return None if action.parts else action
     matched = _SINGLE_STAGE.fullmatch(name)
     if matched is None:
         return None
@@ -176,6 +198,21 @@ class _Assignment:
         found.start_s = min(found.start_s, begin * _US)
         found.end_s = max(found.end_s, (begin + duration) * _US)
         return True
+
+    def add_bytes(self, event: dict[str, Any]) -> None:
+        """Take the size of what a call sends, where shapes were recorded."""
+        found = self.at(float(event["ts"]))
+        arguments = event.get("args") or {}
+        dims, kinds = arguments.get("Input Dims"), arguments.get("Input type")
+        if found is None or not dims or not kinds:
+            return
+        size = _BYTES_OF.get(str(kinds[0]).lower().removeprefix("c10::"))
+        if size and all(isinstance(one, int) for one in dims[0]):
+            found.transfer_bytes = float(prod(dims[0])) * size
+
+    def note_ends(self) -> None:
+        for found, (_, end) in zip(self.found, self._spans, strict=True):
+            found.over_s = end * _US
 
     def add_transfer(self, launched: float, event: dict[str, Any]) -> None:
         found = self.at(launched)

@@ -11,26 +11,39 @@ from pipesim.evidence.calibration.fit import MeasuredCosts, calibrate
 from pipesim.evidence.calibration.from_runs import samples_of_run
 from pipesim.evidence.calibration.from_traces import samples_of_traces
 from pipesim.evidence.calibration.kineto import Trace, is_trace, read_trace
+from pipesim.evidence.calibration.megatron_log import is_timer_log, samples_of_log
 from pipesim.evidence.calibration.megatron_timers import is_timer_dump, samples_of_dumps
 from pipesim.evidence.calibration.samples import Samples
+from pipesim.evidence.calibration.staged_traces import by_run
+from pipesim.evidence.calibration.traced_check import check_traced
+from pipesim.evidence.calibration.traced_run import TracedRun
 from pipesim.executor import Run, read_run
 from pipesim.questions.execution import Execution
-from pipesim.reading import read_json
+from pipesim.reading import read_json, read_text
+
+_TEXTS = (".log", ".txt", ".out")
 
 
 def read_samples(paths: Sequence[str | Path]) -> list[Samples]:
+    """Read runs, profiler traces and timer dumps; see `read_measured`."""
+    return read_measured(paths)[0]
+
+
+def read_measured(paths: Sequence[str | Path]) -> tuple[list[Samples], list[TracedRun]]:
     """Read runs, profiler traces and timer dumps.
 
     Parameters
     ----------
     paths : sequence of str or Path
-        Files, or folders of which every ``.json`` and ``.json.gz`` is read. Traces together are of one run,
-        one a process, and so are dumps.
+        Files, or folders of which every ``.json`` and ``.json.gz`` is read. Traces of a folder are of one
+        run, one a process, or of several, one after the other by name; dumps together are of one run.
 
     Returns
     -------
-    list of Samples
-        One for each run, one for all traces, one for all dumps; in the order of their first files.
+    samples : list of Samples
+        One for each run, traced or not, one for all dumps; in the order of their first files.
+    traced : list of TracedRun
+        Runs whose traces could be put on one clock.
 
     Raises
     ------
@@ -39,28 +52,34 @@ def read_samples(paths: Sequence[str | Path]) -> list[Samples]:
     """
     traces: list[Trace] = []
     dumps: dict[Path, object] = {}
-    found: dict[str, Samples | None] = {}
+    found: dict[str, list[Samples]] = {}
+    traced: list[TracedRun] = []
     for path in _files(paths):
+        if path.suffix in _TEXTS and is_timer_log(text := read_text(path, large=True)):
+            found[str(path)] = [samples_of_log(path, text)]
+            continue
         content = read_json(path)
         if is_timer_dump(path):
             dumps[path] = content
-            found.setdefault("dumps")
+            found.setdefault("dumps", [])
         elif is_trace(content):
             traces.append(read_trace(path, content))
-            found.setdefault("traces")
+            found.setdefault("traces", [])
         elif isinstance(content, dict) and str(content.get("format", "")).startswith("pipesim"):
-            found[str(path)] = samples_of_run(read_run(path), str(path))
+            found[str(path)] = [samples_of_run(read_run(path), str(path))]
         else:
             raise ScenarioError(
                 "is neither a run of `pipesim execute`, nor a profiler trace, nor a timer dump "
-                "(event_times_PP..._pp_rank_..._rank_....json)",
+                "(event_times_PP..._pp_rank_..._rank_....json), nor a .log, .txt or .out of Megatron",
                 file=str(path),
             )
     if dumps:
-        found["dumps"] = samples_of_dumps(dumps)
+        found["dumps"] = [samples_of_dumps(dumps)]
     if traces:
-        found["traces"] = samples_of_traces(traces)
-    return [samples for samples in found.values() if samples is not None]
+        of_runs = [samples_of_traces(run) for run in by_run(traces)]
+        found["traces"] = [samples for samples, _ in of_runs]
+        traced = [run for _, run in of_runs if run is not None]
+    return [samples for some in found.values() for samples in some], traced
 
 
 def calibrate_measured(*measured: str | Path | Run | Execution) -> MeasuredCosts:
@@ -85,7 +104,12 @@ def calibrate_measured(*measured: str | Path | Run | Execution) -> MeasuredCosts
         if isinstance(run, Run):
             samples.append(samples_of_run(run, f"run of {run.schedule.name} on {run.device}"))
     files = [one for one in measured if not isinstance(one, Run | Execution)]
-    return calibrate([*samples, *read_samples(files)])
+    read, traced = read_measured(files)
+    found = calibrate([*samples, *read])
+    alike = [run for run in traced if run.schedule.num_stages == found.costs.num_stages]
+    if alike:
+        found.evidence["checked"] = [check_traced(run, found.costs).to_dict() for run in alike]
+    return found
 
 
 def _files(paths: Sequence[str | Path]) -> Iterator[Path]:
