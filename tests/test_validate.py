@@ -5,6 +5,7 @@ How true predictions are depends on what else the machine does; `benchmarks` jud
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,13 +22,14 @@ from typer.testing import CliRunner
 from pipesim.errors import PipesimError
 from pipesim.evidence.validation import Validation, ValidationRow, summary_of, validate
 from pipesim.evidence.validation.micro import link_probe, micro_schedule
+from pipesim.evidence.validation.runner import Runner
 from pipesim.evidence.validation.validation_row import make_row
 from pipesim.executor import RankPool
 from pipesim.ir import validate as check_schedule
 from pipesim.ir.actions import Op
 from pipesim.questions.compare import Skipped
 from pipesim.scenario import ResolvedScenario, scenario_from_mapping
-from pipesim.schedules import Shape, generate
+from pipesim.schedules import Shape, family, generate
 
 
 def emulated(num_ranks: int, **keys: Any) -> ResolvedScenario:
@@ -82,11 +84,14 @@ def check(found: Validation) -> None:
 
 def test_emulated_four_ranks(pool: RankPool) -> None:
     """The device takes exactly the stated times, whatever else the machine does."""
+    said: list[str] = []
     schedules, settings = ("gpipe", "zb-v"), {"num_steps": 2, "warmup": 0, "retries": 0}
-    found = validate(
-        emulated(4), device="emulated", schedules=schedules, microbatches=(4,), pool=pool, **settings
-    )
+    settings |= {"pool": pool, "progress": said.append}
+    found = validate(emulated(4), device="emulated", schedules=schedules, microbatches=(4,), **settings)
     check(found)
+    (last_probe,) = (at for at, words in enumerate(said) if "8 stages, backward split" in words)
+    (first_row,) = (at for at, words in enumerate(said) if words.startswith("zb-v v2 m4"))
+    assert last_probe < first_row == len(said) - 1, "all probes come first"
     assert [row.calibrated_on for row in found.rows] == [True, False]
     assert found.calibrated_on == "gpipe m4"
     assert found.calibrations[4].costs.forward_s.tolist() == pytest.approx([0.002] * 4)
@@ -176,6 +181,55 @@ def test_a_busy_machine_gives_no_verdict(capsys: pytest.CaptureFixture[str]) -> 
     )
     show(*_blocks(Validation("emulated", "gpipe m8", (base,), (), {}, {}), "alone"))
     assert capsys.readouterr().out.splitlines()[-1].startswith("no conclusion: only the schedule")
+
+
+def test_a_disturbed_calibration_gives_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    from pipesim.cli.terminal import show
+    from pipesim.cli.validate import _blocks
+
+    disturbed = ("gpipe m8", "micro-benchmark of 8 stages")
+    found = Validation("cpu", "gpipe m8", (row_of(), row_of()), (), {}, {}, disturbed)
+    show(*_blocks(found, "busy"))
+    assert "no conclusion: other work disturbed what costs were measured from: gpipe m8," in (
+        " ".join(capsys.readouterr().out.split())
+    )
+    summary = found.to_dict()["summary"]
+    assert summary["median_step_time_error"] is None
+    assert summary["disturbed_calibration"] == list(disturbed)
+
+
+@pytest.mark.parametrize("disturbed", [(), (0, 1, 2, 3)])
+def test_a_device_that_slows_down_is_predicted_as_it_is_by_then(
+    monkeypatch: pytest.MonkeyPatch, disturbed: tuple[int, ...]
+) -> None:
+    """Computations take 1, 1.1 and 1.2 times as long in the calibration, the row and the probe after it."""
+    pytest.importorskip("torch")
+    speeds = iter([1.0, 1.1, 1.2])
+
+    def slower_and_slower(schedule: Any, workload: Any, **how: Any) -> Any:
+        speed = next(speeds) if how["device"] == "cpu" else 1.0
+        seconds = {key: value * speed for key, value in FIVE_MS.items()}
+        lost = disturbed if how["device"] == "cpu" and speed == 1 else ()
+        return run_of(schedule.schedule, costs_of(2, number=float, **seconds), num_steps=4, disturbed=lost)
+
+    monkeypatch.setattr(
+        importlib.import_module("pipesim.evidence.validation.runner"), "execute", slower_and_slower
+    )
+    runner = Runner(COMPUTED, "cpu", None, 4, 0, 0, None, lambda _: None)
+    runner.calibrate_on("gpipe", (), [(1, False)])
+    row = runner.row(family("1f1b"), 1, 4)
+    if disturbed:
+        assert runner.disturbed_calibration == ["gpipe m4"]
+        assert row.drift == 1
+    else:
+        assert row.drift == pytest.approx(1.1, rel=1e-9)
+        assert row.step_time_error == pytest.approx(0, abs=1e-9)
+
+
+def test_lateness_is_judged_by_the_shortest_computation() -> None:
+    device = pytest.importorskip("pipesim.executor.device")
+    assert device.undisturbed_lateness_ns([0, 50_000_000, 20_000_000]) == 2_000_000
+    assert device.undisturbed_lateness_ns([0, 1_000_000]) == device.LEAST_LATENESS_NS
 
 
 def test_bad_input() -> None:

@@ -125,6 +125,11 @@ def _verdict(found: Validation) -> str:
     """Say in one line how far predictions are off, or why nobody can tell."""
     summary = found.summary()
     predicted = [row for row in found.rows if not row.calibrated_on]
+    if found.disturbed_calibration:
+        return (
+            f"no conclusion: other work disturbed what costs were measured from: "
+            f"{', '.join(found.disturbed_calibration)}; run again on an idle machine"
+        )
     if summary["num_rows"]:
         return (
             f"verdict: over {summary['num_rows']} of {len(predicted)} predicted schedules, median (largest) "

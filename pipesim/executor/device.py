@@ -19,8 +19,11 @@ COLUMNS = ("start", "end", "own", "wait_start", "wait_end", "cpu")
 
 UNDISTURBED_CPU_SHARE = 0.97
 """Least share of a step's compute time that the rank's thread must have had a core for."""
-UNDISTURBED_LATENESS_NS = 1_000_000
-"""Most that the emulated device may wake up too late, or a call that sends may be kept from its core."""
+UNDISTURBED_LATENESS_SHARE = 0.1
+"""Most that the emulated device may wake up too late, in its shortest computations, or a call that sends may
+be kept from its core."""
+LEAST_LATENESS_NS = 300_000
+"""What a system that does nothing else wakes up too late."""
 STANDING_NS_PER_BYTE = 1
 """A call that sends may stand this much longer for each byte of a message: it waits while gloo's own thread
 moves one on the same connection."""
@@ -142,6 +145,12 @@ class CpuDevice:
         return columns, bool(share < UNDISTURBED_CPU_SHARE)
 
 
+def undisturbed_lateness_ns(row_ns: Sequence[int]) -> int:
+    """Most that a process may wake up too late of a step whose rows sleep so long."""
+    shortest = min((lasts for lasts in row_ns if lasts), default=0)
+    return max(LEAST_LATENESS_NS, round(UNDISTURBED_LATENESS_SHARE * shortest))
+
+
 class EmulatedDevice(CpuDevice):
     """Sleeps in place of computing, by a clock of its own.
 
@@ -157,8 +166,9 @@ class EmulatedDevice(CpuDevice):
     """
 
     def __init__(self, row_s: Sequence[float], message_bytes: int = 0) -> None:
-        self._may_stand_ns = UNDISTURBED_LATENESS_NS + STANDING_NS_PER_BYTE * message_bytes
         self._row_ns = [round(seconds * 1e9) for seconds in row_s]
+        self._may_be_late_ns = undisturbed_lateness_ns(self._row_ns)
+        self._may_stand_ns = self._may_be_late_ns + STANDING_NS_PER_BYTE * message_bytes
         super().__init__(len(row_s))
 
     def begin_step(self) -> None:
@@ -204,7 +214,7 @@ class EmulatedDevice(CpuDevice):
         """Give the record; disturbed if the process woke up late, or stood still in a transfer's call."""
         columns = {name: np.array(values, np.int64) for name, values in self._record.items()}
         standing = (columns["own"] - columns["cpu"])[self._is_transfer].max(initial=0)
-        return columns, bool(self._latest_wake > UNDISTURBED_LATENESS_NS or standing > self._may_stand_ns)
+        return columns, bool(self._latest_wake > self._may_be_late_ns or standing > self._may_stand_ns)
 
 
 class SleepingDevice(CpuDevice):
@@ -218,6 +228,7 @@ class SleepingDevice(CpuDevice):
 
     def __init__(self, row_s: Sequence[float]) -> None:
         self._row_ns = [round(seconds * 1e9) for seconds in row_s]
+        self._may_be_late_ns = undisturbed_lateness_ns(self._row_ns)
         super().__init__(len(row_s))
 
     def begin_step(self) -> None:
@@ -238,4 +249,4 @@ class SleepingDevice(CpuDevice):
     def end_step(self) -> tuple[dict[str, Nanoseconds], bool]:
         """Give the record; disturbed if the process woke up late."""
         columns = {name: np.array(values, np.int64) for name, values in self._record.items()}
-        return columns, bool(self._latest_wake > UNDISTURBED_LATENESS_NS)
+        return columns, bool(self._latest_wake > self._may_be_late_ns)

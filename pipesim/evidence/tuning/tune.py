@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from pipesim.ir.actions import Schedule
 from pipesim.prediction import schedule_of
 from pipesim.questions.execution import check_room, check_runnable, workload_of
 from pipesim.scenario import ResolvedScenario, need_scenario
+from pipesim.schedules import family
 
 NUM_DRAWS = 16
 NUM_NAMED = 3
@@ -127,8 +129,15 @@ def _times(
         return {count: stated_times(scenario, count) for count in counts}
     runner = Runner(scenario, device, model, _CALIBRATION_STEPS, _WARMUP, _RETRIES, pool, progress, runtime)
     named = scenario.schedule.name
-    runner.calibrate_on("gpipe" if named in (None, "auto") else named, ())
-    return {count: measured_times(runner.measured(count), scenario, count) for count in counts}
+    base = "gpipe" if named is None or family(named).needs_costs else named
+    runner.calibrate_on(base, needed=[(count, True) for count in counts])
+    found = {count: measured_times(runner.measured(count), scenario, count) for count in counts}
+    if not runner.disturbed_calibration:
+        return found
+    words = (
+        f"other work disturbed what the times were measured from: {', '.join(runner.disturbed_calibration)}"
+    )
+    return {count: replace(times, notes=(words, *times.notes)) for count, times in found.items()}
 
 
 def choose(

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.errors import InfeasibleError, ScheduleError
+from pipesim.errors import InfeasibleError, PipesimError, ScheduleError
 from pipesim.evidence.calibration.fit import MeasuredCosts
 from pipesim.evidence.validation.runner import Runner
 from pipesim.evidence.validation.validation_row import ValidationRow, label
 from pipesim.executor import RankPool
 from pipesim.executor.rank_processes import STALL_S, STARTUP_S
 from pipesim.executor.running import share_one_gpu
+from pipesim.executor.workload import num_chunks_of
+from pipesim.ir.actions import Op
+from pipesim.prediction import shape_of
 from pipesim.questions.compare import Skipped, chunk_counts
 from pipesim.questions.execution import check_room, check_runnable
 from pipesim.scenario import ResolvedScenario, need_scenario
-from pipesim.schedules import Family, families_named
+from pipesim.schedules import Family, families_named, generate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +49,8 @@ class Validation:
         By number of stages.
     environment : dict
         What it ran on.
+    disturbed_calibration : tuple of str
+        Runs that costs were taken from and that other work on the machine disturbed: nothing is concluded.
     """
 
     device: str
@@ -54,6 +59,7 @@ class Validation:
     skipped: tuple[Skipped, ...]
     calibrations: dict[int, MeasuredCosts]
     environment: dict[str, str]
+    disturbed_calibration: tuple[str, ...] = ()
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -76,7 +82,8 @@ class Validation:
 
     def summary(self) -> dict[str, Any]:
         """Median and largest errors; see `summary_of`."""
-        return summary_of(self.rows)
+        counted = () if self.disturbed_calibration else self.rows
+        return summary_of(counted) | {"disturbed_calibration": list(self.disturbed_calibration)}
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -132,7 +139,9 @@ def validate(
     """Run schedules for real and predict them from a calibration on one of them.
 
     The calibration is one run of `calibrate_on`. What that never does (I and W, more stages a rank, messages
-    of other sizes) comes from short runs of all forwards, then all backwards.
+    of other sizes) comes from short runs of all forwards, then all backwards. All of that comes first and is
+    fitted once; where it was disturbed nothing is concluded. On devices that compute, a few steps of the
+    calibration between the schedules tell by how much the device has become slower or faster since.
 
     Parameters
     ----------
@@ -183,11 +192,36 @@ def validate(
             )
         runner = Runner(scenario, device, model, num_steps, warmup, retries, pool, progress, runtime)
         base = calibrate_on, scenario.batch.num_microbatches
-        runner.calibrate_on(
-            calibrate_on, [n for one, _, n in asked if one.synchronous and (one.name, n) != base]
-        )
+        counts = [n for one, _, n in asked if one.synchronous and (one.name, n) != base]
+        runner.calibrate_on(calibrate_on, counts, _needed(scenario, asked))
         rows, skipped = _run(runner, asked)
-    return Validation(device, runner.base.label, rows, skipped, runner.calibrations, runner.environment)
+    return Validation(
+        device,
+        runner.base.label,
+        rows,
+        skipped,
+        runner.calibrations,
+        runner.environment,
+        tuple(runner.disturbed_calibration),
+    )
+
+
+def _needed(
+    scenario: ResolvedScenario, asked: Sequence[tuple[Family, int, int]]
+) -> Iterator[tuple[int, bool]]:
+    """Give chunks a rank for which costs are needed, and whether split backwards are among them."""
+    for one, num_chunks, count in asked:
+        if not one.synchronous:
+            continue
+        if one.needs_costs:
+            yield num_chunks, True
+            continue
+        shape = replace(shape_of(scenario, one, num_chunks=num_chunks), num_microbatches=count)
+        try:
+            schedule = generate(one.name, shape)
+        except PipesimError:  # the row will say why
+            continue
+        yield num_chunks_of(schedule), bool(np.isin(schedule.op, (Op.I, Op.W)).any())
 
 
 def _asked(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
-
-import numpy as np
 
 from pipesim.costs import CostTable, build_costs
 from pipesim.errors import ScheduleError
 from pipesim.evidence.calibration.fit import MeasuredCosts, calibrate
 from pipesim.evidence.calibration.from_runs import samples_of_run
 from pipesim.evidence.calibration.samples import Samples
+from pipesim.evidence.validation.drift import drift_of, drifted
 from pipesim.evidence.validation.micro import PROBED_SIZES, link_probe, micro_schedule
 from pipesim.evidence.validation.validation_row import ENOUGH_STEPS, ValidationRow, label, make_row
 from pipesim.executor import EmulatedWorkload, RankPool, Run, Workload, execute
@@ -25,7 +24,7 @@ from pipesim.questions.execution import workload_of
 from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Family, family, generate
 
-_SHORT_STEPS, _PROBE_STEPS = 4, 10
+_SHORT_STEPS, _PROBE_STEPS, _DRIFT_STEPS = 4, 10, 3
 LONG_S = 300.0
 """Runs that take longer than this are worth making shorter."""
 
@@ -62,28 +61,45 @@ class Runner:
         self.runtime = runtime
         self.calibrations: dict[int, MeasuredCosts] = {}
         """By number of stages."""
+        self.disturbed_calibration: list[str] = []
+        """Runs that costs are taken from and that other work on the machine disturbed."""
         self.environment: dict[str, str] = {}
         self._samples: dict[int, list[Samples]] = {}
         self._probes: list[Samples] = []
 
-    def calibrate_on(self, name: str, counts: Sequence[int]) -> None:
-        """Run the schedule that costs are taken from, and messages of other sizes.
+    def calibrate_on(
+        self, name: str, counts: Sequence[int] = (), needed: Iterable[tuple[int, bool]] = ()
+    ) -> None:
+        """Run all that costs are taken from, then fit them, once: nothing that follows changes them.
 
-        `counts` are the microbatches of each schedule that will be predicted.
+        Parameters
+        ----------
+        name : str
+            The schedule that costs are taken from.
+        counts : sequence of int
+            Microbatches of each schedule that will be predicted.
+        needed : iterable of (int, bool)
+            Chunks a rank that will be predicted, and whether their backwards are split.
         """
         chosen = family(name)
         num_chunks = chosen.chunks or self.scenario.parallel.virtual_stages
         count = self.scenario.batch.num_microbatches
         schedule = self._generate(chosen, num_chunks, count, None)
         self._say_how_long(lower(schedule), counts)
-        runs = self._run(label(chosen.name, num_chunks, count), schedule)
+        base = label(chosen.name, num_chunks, count)
+        runs = self._run(base, schedule)
         self.environment = dict(runs[0].environment)
-        sent = self._take(schedule.num_stages, runs)[0].boundary_bytes.max()
+        sent = self._take(base, runs)[0].boundary_bytes.max()
         if self.device != "cuda" and sent:
             for size in PROBED_SIZES:
                 self._probe(max(1, round(sent * size)))
-        self._fit(schedule.num_stages)
-        self.base = make_row(runs, self.calibrations[schedule.num_stages].costs, calibrated_on=True)
+        for chunks, split in dict.fromkeys(needed):
+            self._probe_stages(chunks, split=split)
+        for num_stages in self._samples:
+            self._fit(num_stages)
+        costs = self.calibrations[schedule.num_stages].costs
+        self.base = make_row(runs, costs, calibrated_on=True)
+        self._base_schedule, self._drift = schedule, 1.0
 
     def row(self, chosen: Family, num_chunks: int, num_microbatches: int) -> ValidationRow:
         """Run a schedule and predict it.
@@ -98,15 +114,25 @@ class Runner:
             return self.base
         if not chosen.synchronous:
             raise ScheduleError(f"{chosen.name} is asynchronous: microbatches would see other weights")
-        first_costs = self._costs(num_chunks, split=False) if chosen.needs_costs else None
-        schedule = self._generate(chosen, num_chunks, num_microbatches, first_costs)
-        costs = self._costs(num_chunks_of(schedule), split=bool(np.isin(schedule.op, (Op.I, Op.W)).any()))
-        return make_row(self._run(name, schedule), costs)
+        costs = self.measured(num_chunks).costs if chosen.needs_costs else None
+        schedule = self._generate(chosen, num_chunks, num_microbatches, costs)
+        costs = self.measured(num_chunks_of(schedule)).costs
+        runs, before = self._run(name, schedule), self._drift
+        self._drift = self._probe_drift()
+        factor = (before + self._drift) / 2
+        return make_row(runs, drifted(costs, factor), drift=factor)
 
     def measured(self, num_chunks: int) -> MeasuredCosts:
-        """Costs of so many chunks a rank, of whole backwards and of split ones, after `calibrate_on`."""
-        self._costs(num_chunks, split=True)
+        """Costs of so many chunks a rank, which `calibrate_on` was told of."""
         return self.calibrations[self.scenario.parallel.pipeline * num_chunks]
+
+    def _probe_drift(self) -> float:
+        """Run a few steps of what was calibrated on again; an emulated device is as fast as ever."""
+        if self.device == "emulated" or self.disturbed_calibration:
+            return 1.0
+        steps = min(_DRIFT_STEPS, self.num_steps)
+        runs = self._run("drift of the device", self._base_schedule, num_steps=steps)
+        return drift_of(runs, self.calibrations[self._base_schedule.num_stages].costs)
 
     def _generate(
         self, chosen: Family, num_chunks: int, num_microbatches: int, costs: CostTable | None
@@ -116,22 +142,26 @@ class Runner:
         shape = shape_of(self.scenario, chosen, num_chunks=num_chunks, options=options)
         return generate(chosen.name, replace(shape, num_microbatches=num_microbatches), costs)
 
-    def _costs(self, num_chunks: int, *, split: bool) -> CostTable:
-        """Costs of as many stages, after a micro-benchmark for what is not known yet."""
-        num_stages = self.scenario.parallel.pipeline * num_chunks
+    def _probe_stages(self, num_chunks: int, *, split: bool) -> None:
+        """Run a micro-benchmark for what of so many chunks is not known yet."""
+        num_ranks = self.scenario.parallel.pipeline
+        num_stages = num_ranks * num_chunks
         known = {op for samples in self._samples.get(num_stages, []) for op, _ in samples.op_s}
-        missing = [is_split for is_split, op in ((False, Op.B), (True, Op.I)) if op not in known]
-        for is_split in missing:
-            if is_split and not split:
+        for is_split, op in ((False, Op.B), (True, Op.I)):
+            if op in known or (is_split and not split):
                 continue
-            schedule = micro_schedule(self.scenario.parallel.pipeline, num_chunks, split=is_split)
             words = f"micro-benchmark of {num_stages} stages{', backward split' if is_split else ''}"
-            self._take(num_stages, self._run(words, schedule, num_steps=min(_SHORT_STEPS, self.num_steps)))
-            self._fit(num_stages)
-        return self.calibrations[num_stages].costs
+            steps = min(_SHORT_STEPS, self.num_steps)
+            self._take(
+                words,
+                self._run(words, micro_schedule(num_ranks, num_chunks, split=is_split), num_steps=steps),
+            )
 
-    def _take(self, num_stages: int, runs: list[Run]) -> list[Samples]:
-        taken = self._samples.setdefault(num_stages, [])
+    def _take(self, words: str, runs: list[Run]) -> list[Samples]:
+        """Keep what runs tell of costs, and note whether other work left too few of their steps alone."""
+        if sum(len(run.undisturbed_steps) for run in runs) < min(ENOUGH_STEPS, runs[0].num_steps):
+            self.disturbed_calibration.append(words)
+        taken = self._samples.setdefault(runs[0].schedule.num_stages, [])
         useful = [run for run in runs if run.undisturbed_steps] or runs
         taken += [samples_of_run(run, run.schedule.name) for run in useful]
         return taken

@@ -51,6 +51,9 @@ class ValidationRow:
         own durations: what the timeline model gets wrong, apart from durations that differ between runs.
     measured_idle_s, predicted_idle_s : tuple of float
         By rank.
+    drift : float
+        How many times as long as calibrated the device computed before and after the run, which the
+        prediction takes into account.
     measured, predicted : Timeline
         The step next to the median from its own start on, and the prediction.
     """
@@ -75,6 +78,7 @@ class ValidationRow:
     replay_error: float
     measured_idle_s: tuple[float, ...]
     predicted_idle_s: tuple[float, ...]
+    drift: float
     measured: Timeline
     predicted: Timeline
 
@@ -103,7 +107,9 @@ def label(schedule: str, num_chunks: int, num_microbatches: int) -> str:
     return f"{schedule}{'' if num_chunks == 1 else f' v{num_chunks}'} m{num_microbatches}"
 
 
-def make_row(runs: Sequence[Run], costs: CostTable, *, calibrated_on: bool = False) -> ValidationRow:
+def make_row(
+    runs: Sequence[Run], costs: CostTable, *, calibrated_on: bool = False, drift: float = 1.0
+) -> ValidationRow:
     """Predict what was run and put both side by side.
 
     Parameters
@@ -114,6 +120,8 @@ def make_row(runs: Sequence[Run], costs: CostTable, *, calibrated_on: bool = Fal
         Calibrated.
     calibrated_on : bool
         On these runs.
+    drift : float
+        What the costs already hold of it.
     """
     lowered = runs[0].schedule
     compute = lowered.schedule
@@ -153,6 +161,7 @@ def make_row(runs: Sequence[Run], costs: CostTable, *, calibrated_on: bool = Fal
             for rank in range(lowered.num_ranks)
         ),
         predicted_idle_s=tuple(float(rank.idle_s) for rank in predicted.ranks),
+        drift=drift,
         measured=_from_its_start(shown),
         predicted=prediction,
     )
