@@ -8,7 +8,7 @@ from typing import TypeVar
 from pipesim.errors import ScenarioError
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_experts import resolve_experts, resolve_latent_attention
-from pipesim.scenario.resolved import TorchModel, Transformer
+from pipesim.scenario.resolved import LatentAttention, TorchModel, Transformer
 from pipesim.scenario.schema import ModelKeys, TorchModelKeys
 
 T = TypeVar("T")
@@ -39,42 +39,15 @@ def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
         latent attention stated in part.
     """
     latent, experts = resolve_latent_attention(keys), resolve_experts(keys, notes)
-    kind = "gated" if keys.gated_mlp else "plain"
-
-    heads, hidden = keys.num_attention_heads, keys.hidden_size
-    key_value_heads = _inferred(
-        notes, "num_key_value_heads", keys.num_key_value_heads, heads, "as many as query heads"
-    )
-    if heads % key_value_heads:
-        raise ScenarioError(
-            f"{key_value_heads} key and value heads do not divide the {heads} query heads",
-            key="model.num_key_value_heads",
-        )
-    if keys.head_dim is None and latent is None and hidden % heads:
-        raise ScenarioError(
-            f"{heads} heads do not divide hidden_size {hidden}; state model.head_dim if that is meant",
-            key="model.num_attention_heads",
-        )
-    head_dim = keys.head_dim
-    if latent is not None:
-        head_dim = latent.qk_nope_head_dim + latent.qk_rope_head_dim
-        if key_value_heads != heads:
-            raise ScenarioError(
-                f"{key_value_heads}, but latent attention has a key and a value for each of {heads} heads",
-                key="model.num_key_value_heads",
-            )
-    elif head_dim is None:
-        head_dim = _inferred(
-            notes, "head_dim", None, hidden // heads, f"hidden_size {hidden} / {heads} heads"
-        )
-    width, how = 4 * hidden, "4 * hidden_size"
+    like = f"usual with a {'gated' if keys.gated_mlp else 'plain'} MLP"
+    key_value_heads, head_dim = _heads(keys, latent, notes)
+    width, how = 4 * keys.hidden_size, "4 * hidden_size"
     if experts is not None and all(experts.in_layer):
         width, how = experts.intermediate_size, "every layer has experts, of moe_intermediate_size"
     elif keys.intermediate_size is None and keys.gated_mlp:
         raise ScenarioError(
             "missing; a gated MLP has no usual width, so it must be stated", key="model.intermediate_size"
         )
-    like = f"usual with a {kind} MLP"
     positions = _inferred(
         notes,
         "num_learned_positions",
@@ -88,10 +61,10 @@ def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
             key="model.seq_length",
         )
     return Transformer(
-        name=keys.name or f"{keys.num_hidden_layers} layers of {hidden}",
+        name=keys.name or f"{keys.num_hidden_layers} layers of {keys.hidden_size}",
         num_hidden_layers=keys.num_hidden_layers,
-        hidden_size=hidden,
-        num_attention_heads=heads,
+        hidden_size=keys.hidden_size,
+        num_attention_heads=keys.num_attention_heads,
         num_key_value_heads=key_value_heads,
         head_dim=head_dim,
         intermediate_size=_inferred(notes, "intermediate_size", keys.intermediate_size, width, how),
@@ -107,6 +80,35 @@ def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
         experts=experts,
         latent_attention=latent,
     )
+
+
+def _heads(keys: ModelKeys, latent: LatentAttention | None, notes: Notes) -> tuple[int, int]:
+    """Find the number of key and value heads, and the width of a head."""
+    heads, hidden = keys.num_attention_heads, keys.hidden_size
+    key_value_heads = _inferred(
+        notes, "num_key_value_heads", keys.num_key_value_heads, heads, "as many as query heads"
+    )
+    if heads % key_value_heads:
+        raise ScenarioError(
+            f"{key_value_heads} key and value heads do not divide the {heads} query heads",
+            key="model.num_key_value_heads",
+        )
+    if latent is not None:
+        if key_value_heads != heads:
+            raise ScenarioError(
+                f"{key_value_heads}, but latent attention has a key and a value for each of {heads} heads",
+                key="model.num_key_value_heads",
+            )
+        return key_value_heads, latent.qk_nope_head_dim + latent.qk_rope_head_dim
+    if keys.head_dim is not None:
+        return key_value_heads, keys.head_dim
+    if hidden % heads:
+        raise ScenarioError(
+            f"{heads} heads do not divide hidden_size {hidden}; state model.head_dim if that is meant",
+            key="model.num_attention_heads",
+        )
+    words = f"hidden_size {hidden} / {heads} heads"
+    return key_value_heads, _inferred(notes, "head_dim", None, hidden // heads, words)
 
 
 def resolve_torch_model(keys: TorchModelKeys, directory: Path) -> TorchModel:
