@@ -150,7 +150,7 @@ def test_files(tmp_path: Path) -> None:
     (from_folder,) = read_samples([tmp_path])
     assert from_folder.num_stages == STAGES
     (tmp_path / "other.json").write_text('{"a": 1}')
-    with pytest.raises(PipesimError, match=r"other\.json: is neither a run"):
+    with pytest.raises(PipesimError, match=r"other\.json: is none of what is read"):
         read_samples([tmp_path / "other.json"])
     with pytest.raises(PipesimError, match="cannot be read"):
         read_samples([tmp_path / "none.json"])

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,8 +20,8 @@ from pipesim.errors import PipesimError, ScenarioError
 from pipesim.prediction import predict
 from pipesim.questions import sweep_row
 from pipesim.questions.sweep import Sweep, run_sweep
-from pipesim.questions.variations import Axis, grid, parse_axis
-from pipesim.scenario import load_scenario
+from pipesim.questions.variations import Axis, axis_of, grid, parse_axis
+from pipesim.scenario import load_scenario, read_yaml_mapping
 from pipesim.show.figures import save_figure
 from pipesim.show.figures.sweep_pictures import KINDS, crossings, plot_sweep, read_sweep
 
@@ -406,3 +407,27 @@ def test_where_the_fastest_changes():
     assert crossings(rates, np.array([[4.0, 1.0], [2.0, 3.0]])) == [pytest.approx(10.0)]
     assert crossings(rates, np.array([[4.0, 1.0], [5.0, 3.0]])) == []
     assert crossings(rates, np.array([[np.inf, 1.0], [2.0, 3.0]])) == []
+
+
+def test_the_best_row_and_the_next_command_are_printed(tmp_path):
+    """4 ranks, F 1, B 2: 1F1B's step is 3 (m + p - 1), so m = 16 takes least a microbatch; GPipe as long."""
+    status, text, _ = pipesim(
+        *("sweep", TEACHING, "--vary", "batch.microbatches=4,16,8", "--schedules", "1f1b"),
+        *("-o", tmp_path / "s.csv", "--set", "name='a b'"),
+    )
+    assert status == 0
+    lines = " ".join(text.split())
+    assert "best: batch.microbatches=16, schedule=1f1b: 57 s a step (least time a microbatch of 3" in lines
+    command = text.splitlines()[-1]
+    assert command.startswith("pipesim compare ")
+    again, *_ = pipesim(*shlex.split(command)[1:], "--schedules", "1f1b", "--json")
+    assert again == 0
+
+
+def test_the_best_row_fits_in_memory(tmp_path):
+    """GPipe is as fast as 1F1B and needs 120 of 80 GB (README)."""
+    file = ROOT / "scenarios" / "gpt3-175b-a100.yaml"
+    sweep = Sweep(read_yaml_mapping(file), (axis_of("schedule", ["gpipe", "1f1b", "zb-h1"]),), str(file))
+    report = run_sweep(sweep, tmp_path / "s.csv", num_workers=1)
+    assert [row["schedule"] for row in report.fitting] == ["1f1b", "zb-h1"]
+    assert report.best["schedule"] == "zb-h1"

@@ -15,6 +15,7 @@ from pipesim.files import check_outputs, write_text
 from pipesim.scenario import read_yaml_mapping, scenario_from_mapping
 from pipesim.show.amounts import optional, percent, seconds, signed_percent
 from pipesim.show.blocks import Table
+from pipesim.show.glossary import MEASURED_FILES, STEPS_FILE
 
 if TYPE_CHECKING:
     from pipesim.evidence.calibration.presets_from_tables import PresetFit
@@ -32,14 +33,15 @@ _ANY_SCENARIO = {
 def calibrate(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN...]", help="Runs, profiler traces or timer dumps: costs are measured."),
+        typer.Argument(metavar="[RUN...]", help=f"Costs are measured from {MEASURED_FILES}."),
     ] = None,
     published: Annotated[
         str | None,
         typer.Option(metavar="SET", help="Fit a preset to published step times, judge the fit."),
     ] = None,
     measured: Annotated[
-        Path | None, typer.Option(metavar="STEPS.csv", help="Calibrate to step times of your own cluster.")
+        Path | None,
+        typer.Option(metavar="STEPS.csv", help=f"Calibrate to step times of your own cluster: {STEPS_FILE}."),
     ] = None,
     scenario: Annotated[
         Path | None,

@@ -18,7 +18,7 @@ from pipesim.show.blocks import Table
 
 
 def execute(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    scenario: options.NeededScenario,
     device: Annotated[
         str, typer.Option(help="cpu, cuda (a GPU a rank, or one for all) or emulated (ranks sleep).")
     ],

@@ -9,14 +9,17 @@ import typer
 
 from pipesim.api import Scenario
 from pipesim.errors import ScenarioError
+from pipesim.show.glossary import SCENARIO_FILE
 from pipesim.units import parse_fraction
 
 _MOST_DIGITS = 18
 _USUAL_SHARE = 0.2
 
 ScenarioFile = Annotated[
-    Path | None, typer.Argument(metavar="SCENARIO", help="A scenario file; or state --ranks, --forward ...")
+    Path | None,
+    typer.Argument(metavar="SCENARIO", help=f"A scenario: {SCENARIO_FILE}; or state --ranks, --forward ..."),
 ]
+NeededScenario = Annotated[Path, typer.Argument(metavar="SCENARIO", help=f"A scenario: {SCENARIO_FILE}.")]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the scenario, by its dotted path."),

@@ -30,7 +30,7 @@ _SUFFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
 def plan_verb(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    scenario: options.NeededScenario,
     top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = DEFAULT_TOP,
     objective: Annotated[str, typer.Option(help=f"What to rank by: {', '.join(OBJECTIVES)}.")] = "step_time",
     schedules: options.Schedules = None,

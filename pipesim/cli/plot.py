@@ -17,7 +17,7 @@ from pipesim.scenario import load_scenario
 
 app = typer.Typer(help="Draw one picture, PNG or SVG.", no_args_is_help=True, rich_markup_mode=None)
 
-File = Annotated[Path, typer.Argument(metavar="SCENARIO")]
+File = options.NeededScenario
 Output = Annotated[Path, typer.Option("-o", "--output", help="PNG or SVG.")]
 
 app.command("sweep")(plot_table)

@@ -23,7 +23,7 @@ from pipesim.show.decision import Answer
 
 
 def report(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    scenario: options.NeededScenario,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.html", help="The page.")],
     overrides: options.Overrides = None,
     schedules: options.Schedules = None,

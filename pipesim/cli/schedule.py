@@ -26,7 +26,7 @@ from pipesim.schedules.frameworks import (
     verdict,
 )
 from pipesim.show.blocks import Table, Verbatim
-from pipesim.show.glossary import OPERATIONS
+from pipesim.show.glossary import OPERATIONS, ORDER_FILE
 from pipesim.show.order_words import order_words
 
 _MOST_DIGITS = 19
@@ -157,7 +157,9 @@ def _refuse_shape(flags: dict[str, Any]) -> None:
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE.csv|SCENARIO.yaml")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.csv|SCENARIO.yaml", help=f"{ORDER_FILE}; or a scenario.")
+    ],
     framework: Annotated[
         str | None, typer.Option("--framework", help="torch, Megatron or DeepSpeed; all by default.")
     ] = None,

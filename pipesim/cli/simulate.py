@@ -25,7 +25,13 @@ def simulate(
     scenario: options.ScenarioFile = None,
     overrides: options.Overrides = None,
     as_json: options.AsJson = False,
-    trace: Annotated[Path | None, typer.Option(help="Write a trace for Chrome or Perfetto.")] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a trace (trace-event JSON) for chrome://tracing or ui.perfetto.dev: actions, "
+            "messages, idle slices with their cause, memory."
+        ),
+    ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the timeline, PNG or SVG.")] = None,
     window: options.Window = None,
     timeline: Annotated[Path | None, typer.Option(help="Write the timeline as CSV.")] = None,
@@ -52,7 +58,7 @@ def simulate(
     if trace is not None:
         from pipesim.show.traces import write_trace
 
-        write_trace(result.events, trace)
+        write_trace(result.events, trace, run=result)
     if timeline is not None:
         from pipesim.show.traces import write_timeline
 

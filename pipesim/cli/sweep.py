@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from shlex import quote
+from typing import Annotated, Any
 
 import typer
 
@@ -19,6 +20,9 @@ from pipesim.questions.call_pool import dask_executor
 from pipesim.questions.sweep import Sweep, SweepReport, run_sweep
 from pipesim.questions.variations import axis_of, parse_axis
 from pipesim.scenario import apply_overrides, read_yaml_mapping
+from pipesim.show.amounts import amount, seconds
+from pipesim.show.blocks import Verbatim
+from pipesim.show.glossary import SWEEP_FILE
 
 _NUM_NAMED = 20
 _KINDS = "bubble-microbatches, pipeline-tensor, pipeline-data, weak-scaling, memory-stage, network"
@@ -37,7 +41,7 @@ Dask = Annotated[
 
 
 def sweep(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    scenario: options.NeededScenario,
     output: Annotated[
         Path,
         typer.Option(
@@ -83,10 +87,27 @@ def sweep(
         terminal.print_json(_document(report, output))
         return
     terminal.show(*_lines(report, output))
+    if report.best is not None:
+        changes = [*(overrides or ()), *asked.tasks()[report.best["row"]].overrides]
+        settings = " ".join(f"--set {quote(text)}" for text in changes)
+        terminal.show(_best(report, report.best), "next:")
+        terminal.show(Verbatim(f"pipesim compare {quote(str(scenario))} {settings}"))
+
+
+def _best(report: SweepReport, row: Mapping[str, Any]) -> str:
+    """Say which row is best, by what, and what it comes to."""
+    varied = ", ".join(f"{key}={row[key]}" for key in report.varied) or "as it stands"
+    tokens, peak_bytes = row["tokens_per_s_per_gpu"], row["peak_memory_bytes"]
+    numbers = [f"{seconds(row['step_time_s'])} a step"]
+    numbers += [] if tokens is None else [f"{tokens:,.4g} tokens/s a GPU"]
+    numbers += [] if peak_bytes is None else [amount(peak_bytes)]
+    rule = "least time a microbatch" if tokens is None else "most tokens a second and GPU"
+    fit = "that fit in memory" if row["fits_memory"] is not None else "compared"
+    return f"best: {varied}: {', '.join(numbers)} ({rule} of {len(report.fitting)} {fit})"
 
 
 def plot_table(
-    table: Annotated[Path, typer.Argument(metavar="FILE", help="What `pipesim sweep` wrote.")],
+    table: Annotated[Path, typer.Argument(metavar="FILE", help=f"{SWEEP_FILE.capitalize()}.")],
     kind: Annotated[str, typer.Option(help=_KINDS)],
     output: Annotated[Path, typer.Option("-o", "--output", help="PNG or SVG.")],
 ) -> None:
@@ -122,6 +143,7 @@ def _document(report: SweepReport, output: Path) -> dict[str, object]:
         "file": str(output),
         "num_rows": len(report.rows),
         "num_resumed": report.num_resumed,
+        "best": report.best,
         "failed": [{"row": row["row"], "reason": row["reason"]} for row in report.failed],
         "rows": list(report.rows),
     }

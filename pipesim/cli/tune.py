@@ -12,6 +12,7 @@ from pipesim.cli import options, terminal
 from pipesim.files import check_outputs
 from pipesim.show.amounts import amount, optional, percent, seconds, signed_percent
 from pipesim.show.blocks import Table
+from pipesim.show.glossary import MEASURED_FILES
 from pipesim.show.order_words import order_words
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def tune(
     scenario: Annotated[Path, typer.Argument(metavar="SCENARIO", help="With the schedule in use.")],
     measured: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[RUN...]", help="Runs or profiler traces that the costs are measured from."),
+        typer.Argument(metavar="[RUN...]", help=f"Costs are measured from {MEASURED_FILES}."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="ORDER.csv", help="Write the order to run.")

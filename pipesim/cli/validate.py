@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def validate(
-    scenario: Annotated[Path, typer.Argument(metavar="SCENARIO")],
+    scenario: options.NeededScenario,
     device: Annotated[
         str, typer.Option(help="cpu, cuda (a GPU a rank, or one for all) or emulated (ranks sleep).")
     ],

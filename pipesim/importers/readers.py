@@ -133,10 +133,21 @@ def import_files(
     request = Request(
         tuple(files), known_of(tool), define or {}, num_gpus, row, tuple(overrides), tuple(ignore)
     )
-    facts = reader.read(request)
+    facts = _read(reader, request, tool)
     _refuse_files_that_add_nothing(reader, request)
     facts.not_used = request.unused() | facts.not_used
     return complete(facts, overrides=request.overrides)
+
+
+def _read(reader: Reader, request: Request, tool: str) -> Facts:
+    """Read; where a file as a whole is refused, and no setting of it, say what is read."""
+    try:
+        return reader.read(request)
+    except ScenarioError as error:
+        if error.key is not None:
+            raise
+        message = f"{error.message}; {tool} reads {reader.what}"
+        raise ScenarioError(message, file=error.file) from None
 
 
 def _refuse_files_that_add_nothing(reader: Reader, request: Request) -> None:

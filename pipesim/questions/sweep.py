@@ -161,6 +161,19 @@ class SweepReport:
         """Rows without a result."""
         return [row for row in self.rows if row["status"] == "failed"]
 
+    @property
+    def fitting(self) -> list[dict[str, Any]]:
+        """Rows of synchronous schedules that fit in memory, as far as it is known."""
+        done = [row for row in self.rows if row["status"] == "ok" and row["synchronous"] is not False]
+        return [row for row in done if row["fits_memory"] is not False]
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """Most tokens a second and GPU among those that fit; without tokens, least time a microbatch."""
+        if any(row["tokens_per_s_per_gpu"] is None for row in self.fitting):
+            return min(self.fitting, key=lambda row: row["step_time_s"] / row["num_microbatches"])
+        return max(self.fitting, key=lambda row: row["tokens_per_s_per_gpu"], default=None)
+
 
 def run_sweep(
     sweep: Sweep,

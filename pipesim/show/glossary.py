@@ -21,6 +21,23 @@ COLUMNS = {
     "synchronous": "NO: gradients arrive after later updates, see the notes below the table",
 }
 
+SCENARIO_FILE = "YAML with the keys of docs/scenario.md"
+ORDER_FILE = (
+    "CSV as torch.distributed.pipelining writes it: no header, line r is rank r, a cell an action as 2F0"
+)
+SWEEP_FILE = "a table that `pipesim sweep` wrote, .csv or .parquet"
+STEPS_FILE = (
+    "CSV with a header: step_time (seconds, or with a unit; empty where a prediction is asked for), scenario "
+    "(a file for each line, where --scenario names none for all) and any keys of a scenario, as batch.global"
+)
+MEASURED_FILES = (
+    "runs of `pipesim execute` (JSON); traces of PyTorch's profiler (.json or .json.gz, one a process); "
+    "timer dumps of a patched Megatron-LM, one a process "
+    "(event_times_PP..._VPP..._pp_rank_..._rank_....json); "
+    "logs of Megatron-LM with --timing-log-level 2 --timing-log-option all (.log, .txt, .out); "
+    "or folders of these"
+)
+
 OPERATIONS = {
     Op.F: "forward",
     Op.B: "full backward",

@@ -20,6 +20,7 @@ from pipesim.evidence.calibration.traced_run import TracedRun
 from pipesim.executor import Run, read_run
 from pipesim.questions.execution import Execution
 from pipesim.reading import read_json, read_text
+from pipesim.show.glossary import MEASURED_FILES
 
 _TEXTS = (".log", ".txt", ".out")
 
@@ -58,7 +59,11 @@ def read_measured(paths: Sequence[str | Path]) -> tuple[list[Samples], list[Trac
         if path.suffix in _TEXTS and is_timer_log(text := read_text(path, large=True)):
             found[str(path)] = [samples_of_log(path, text)]
             continue
-        content = read_json(path)
+        try:
+            content = read_json(path)
+        except ScenarioError as error:
+            words = f"{error.message}; needed: {MEASURED_FILES}"
+            raise ScenarioError(words, file=error.file, key=error.key) from None
         if is_timer_dump(path):
             dumps[path] = content
             found.setdefault("dumps", [])
@@ -68,11 +73,7 @@ def read_measured(paths: Sequence[str | Path]) -> tuple[list[Samples], list[Trac
         elif isinstance(content, dict) and str(content.get("format", "")).startswith("pipesim"):
             found[str(path)] = [samples_of_run(read_run(path), str(path))]
         else:
-            raise ScenarioError(
-                "is neither a run of `pipesim execute`, nor a profiler trace, nor a timer dump "
-                "(event_times_PP..._pp_rank_..._rank_....json), nor a .log, .txt or .out of Megatron",
-                file=str(path),
-            )
+            raise ScenarioError(f"is none of what is read: {MEASURED_FILES}", file=str(path))
     if dumps:
         found["dumps"] = [samples_of_dumps(dumps)]
     if traces:

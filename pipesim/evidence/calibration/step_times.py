@@ -21,6 +21,7 @@ from pipesim.prediction import Programs, predict
 from pipesim.scenario import ResolvedScenario, load_scenario
 from pipesim.scenario.hardware import Link
 from pipesim.scenario.resolved import Efficiency
+from pipesim.show.glossary import STEPS_FILE
 from pipesim.units import parse_time_s
 
 FloatArray = npt.NDArray[np.float64]
@@ -174,7 +175,13 @@ def read_steps(path: str | Path, scenario: str | Path | None = None) -> list[Ste
     ScenarioError
         If the table or a scenario cannot be read, or no step time is stated.
     """
-    steps = [_read_step(line, Path(path), scenario) for line in read_table_file(path)]
+    try:
+        lines = read_table_file(path)
+    except ScenarioError as error:
+        raise ScenarioError(
+            f"{error.message}; needed: {STEPS_FILE}", file=error.file, key=error.key
+        ) from None
+    steps = [_read_step(line, Path(path), scenario) for line in lines]
     if all(step.step_time_s is None for step in steps):
         raise ScenarioError("no line has a step time, so there is nothing to calibrate from", file=str(path))
     without = next((step for step in steps if step.scenario.efficiency is None), None)

@@ -13,6 +13,7 @@ from pipesim.errors import ScenarioError
 from pipesim.reading import read_frame
 from pipesim.show.figures.bubble_lines import plot_bubble
 from pipesim.show.figures.canvas import add_legend, cross_out, draw_limit, entitle, form_of, new_figure
+from pipesim.show.glossary import SWEEP_FILE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +54,7 @@ def read_sweep(path: str | Path) -> pd.DataFrame:
     """
     frame = read_frame(path)
     if "status" not in frame.columns or "step_time_s" not in frame.columns:
-        raise ScenarioError("is not the table of a sweep with a result", file=str(path))
+        raise ScenarioError(f"has no result of a sweep; needed: {SWEEP_FILE}", file=str(path))
     done = frame[frame["status"] == "ok"].reset_index(drop=True)
     if done.empty:
         raise ScenarioError("has no row with a result", file=str(path))
