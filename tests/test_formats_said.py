@@ -64,4 +64,4 @@ def test_help_says_what_a_file_holds(verb, words):
     shown = CliRunner().invoke(
         app, [*verb.split(), "--help"], env={"COLUMNS": "200", "TERMINAL_WIDTH": "200"}
     )
-    assert " ".join(words.split()) in " ".join(shown.stdout.split())
+    assert "".join(words.split()) in "".join(shown.stdout.split())
