@@ -8,6 +8,7 @@ from helpers import costs_of
 from typer.testing import CliRunner
 
 from pipesim.cli.app import app
+from pipesim.costs import build_costs
 from pipesim.costs.rows import step_durations
 from pipesim.costs.variation import vary
 from pipesim.errors import ScenarioError
@@ -170,3 +171,45 @@ def test_a_degraded_node_slows_what_crosses_its_cards():
     degraded = predict(scenario(ON_A_CLUSTER, "cluster.degraded_nodes.1=0.1"))
     assert degraded.metrics.makespan_s > even.metrics.makespan_s
     assert degraded.metrics.exposed_sync_s >= even.metrics.exposed_sync_s
+
+
+EXPERTS = {
+    "model": {"preset": "qwen3-30b-a3b", "expert_imbalance": 1.5},
+    "cluster": {"machine": "dgx-h100", "num_nodes": 2},
+    "parallel": {"pipeline": 2, "expert": 8},
+    "batch": {"microbatches": 64},
+    "jitter": {"experts": 0.2},
+}
+
+
+def test_loads_of_experts_are_drawn_by_stage_and_microbatch():
+    """Half as many tokens again take half of what doubles with them; the mean stays, within its error."""
+    asked = scenario_from_mapping(EXPERTS)
+    prepared = prepare(asked)
+    lowered = lower(prepared.schedule)
+    costs = prepared.costs
+    even = step_durations(lowered, costs)
+    drawn = vary(lowered, costs, asked.jitter, num_replicas=1, seed=3).durations[0]
+    forwards = (lowered.op == Op.F) & (lowered.stage == 1)
+    load = 1 + (drawn - even)[forwards] / costs.busiest_s[Op.F][1]
+    assert load.std() == pytest.approx(0.2, rel=0.25)
+    assert load.mean() == pytest.approx(1, abs=0.06)
+    assert load.min() >= 1 / 1.5 - 1e-12
+    # The same tokens come back.
+    backwards = (lowered.op == Op.B) & (lowered.stage == 1)
+    by_microbatch = np.argsort(lowered.microbatch[forwards]), np.argsort(lowered.microbatch[backwards])
+    again = 1 + (drawn - even)[backwards] / costs.busiest_s[Op.B][1]
+    assert again[by_microbatch[1]] == pytest.approx(load[by_microbatch[0]])
+    heavier = build_costs(asked.with_({"model.expert_imbalance": 2.25}), num_chunks=1)
+    assert heavier.forward_s[1] - costs.forward_s[1] == pytest.approx(costs.busiest_s[Op.F][1] / 2)
+
+
+def test_uneven_loads_cost_time_and_one_replica_stands_for_all():
+    asked = scenario_from_mapping(EXPERTS)
+    uneven, even = predict(asked), predict(asked.with_(jitter=None))
+    assert uneven.step_time_s > even.step_time_s
+    assert not asked.jitter.sets_replicas_apart
+    assert asked.jitter.random
+    assert asked.jitter.without_chance() is None
+    with pytest.raises(ScenarioError, match="only where experts are shared out"):
+        asked.with_({"parallel.expert": 1})

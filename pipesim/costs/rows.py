@@ -169,6 +169,15 @@ def attention_s(schedule: ActionTable, costs: CostTable, *, is_recomputed: bool)
     return seconds
 
 
+def busiest_s(schedule: ActionTable, costs: CostTable) -> Array:
+    """Seconds of each row that grow with the tokens of the busiest device, shape (rows,)."""
+    seconds = np.zeros(len(schedule.op))
+    for op, of_stages in costs.busiest_s.items():
+        rows = schedule.op == op
+        seconds[rows] = of_stages[schedule.stage[rows]]
+    return seconds / schedule.num_slices
+
+
 def _part(
     schedule: ActionTable, costs: CostTable, part: str, *, in_input_gradient: int, in_weight_gradient: int
 ) -> Array:

@@ -86,6 +86,9 @@ class CostTable:
     token_exchange : TokenExchange, optional
         What every microbatch sends to experts and back; the durations above contain what of it shows on an
         idle network, and pairs hide more. None: nothing.
+    busiest_s : Mapping of Op to Array
+        Of the durations of F, B, I and W, what grows with the tokens of the busiest device that shares out
+        experts, each of shape (S,). Empty where nobody asks.
     gradient_buckets : Array, optional
         Into how many buckets a stage's gradients fall whose collectives start during its last backward, each
         as soon as its gradients are there; None: all at once after a rank's own last backward.
@@ -195,6 +198,7 @@ class CostTable:
     optimizer_fixed_s: Number = 0
     skips: tuple[Skip, ...] = ()
     of_ranks: Mapping[int, CostTable] = field(default_factory=dict)
+    busiest_s: Mapping[Op, Array] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         forward_s, backward_s = self.forward_s.sum(), self.backward_s.sum()

@@ -41,6 +41,8 @@ class TokenExchange:
         Devices of a group that exchanges.
     inside_share : float
         Bytes inside the node for each of `nbytes`; 1 where a group lies in one node.
+    imbalance : float
+        Tokens of the busiest device over the mean.
     """
 
     nbytes: Mapping[Op, Array]
@@ -51,6 +53,7 @@ class TokenExchange:
     bytes_per_s: float
     num_members: int
     inside_share: float
+    imbalance: float = 1.0
 
     def traffic(self, ranks_and_stages: Iterable[tuple[int, int]]) -> dict[Hashable, Tokens]:
         """Say what they ask of the wires: of each rank with such a stage."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs.documents import Packing
-from pipesim.costs.rows import attention_s, step_durations
+from pipesim.costs.rows import attention_s, busiest_s, step_durations
 from pipesim.costs.table import CostTable
 from pipesim.ir.actions import SENDS, Lowered
 from pipesim.ir.shape import check_replicas
@@ -72,11 +72,20 @@ def vary(
             np.isin(schedule.op, SENDS), _spread(of_actions, jitter.network, factors.shape), 1.0
         )
     durations = step_durations(schedule, costs)
+    added: FloatArray | float = 0.0
+    if jitter.experts and costs.token_exchange is not None:
+        of_experts = np.random.default_rng([seed, repeat, 3])
+        loads = _spread(of_experts, jitter.experts, (schedule.num_stages, schedule.num_microbatches))
+        # The busiest device has the mean at least.
+        loads = np.maximum(loads, 1 / costs.token_exchange.imbalance)
+        drawn_load = loads[schedule.stage, np.maximum(schedule.microbatch, 0)]
+        added = (busiest_s(schedule, costs) * (drawn_load - 1))[np.newaxis]
     if packing is not None:
         of_documents = np.random.default_rng([seed, repeat, 2])
         drawn = packing.attention_factors(of_documents, (num_replicas, schedule.num_microbatches))
         attention = attention_s(schedule, costs, is_recomputed=packing.is_recomputed)
-        added = attention * (drawn[:, np.maximum(schedule.microbatch, 0)] - 1)
+        added = added + attention * (drawn[:, np.maximum(schedule.microbatch, 0)] - 1)
+    if not isinstance(added, float):
         added[:, second - 1] = added[:, second] = added[:, second - 1] + added[:, second]
         durations = np.maximum(0.0, durations + added)
     return Variation(durations * factors, byte_factors)

@@ -51,5 +51,4 @@ def _without_chance(prepared: Prepared) -> Prepared:
     scenario = prepared.scenario
     if scenario.jitter is None:
         return prepared
-    calm = replace(scenario.jitter, compute=0.0, devices=0.0, network=0.0)
-    return replace(prepared, scenario=replace(scenario, jitter=calm if calm.slow_ranks else None))
+    return replace(prepared, scenario=replace(scenario, jitter=scenario.jitter.without_chance()))

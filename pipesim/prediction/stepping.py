@@ -123,7 +123,7 @@ def _by_engine(prepared: Prepared, repeat: int, limit_s: float = math.inf) -> Ti
         )._asdict()
 
     num_replicas = scenario.parallel.data
-    if scenario.jitter is None or not scenario.jitter.random:
+    if scenario.jitter is None or not scenario.jitter.sets_replicas_apart:
         with suppress(UnlikeReplicasError):
             return run(**varied(1))
     return _slowest_replica(run(num_replicas=num_replicas, **varied(num_replicas)))

@@ -9,6 +9,7 @@ from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_sizes import check_torch_cut
 from pipesim.scenario.resolved import LayerSplit, Parallel, RecomputeModule, Transformer
 from pipesim.scenario.schema import AnyScenarioKeys
+from pipesim.scenario.schema_conditions import JitterKeys
 
 _ONLY_WITH_MODEL = (
     "layers",
@@ -112,6 +113,20 @@ def check_torch(keys: AnyScenarioKeys, parallel: Parallel, layers: LayerSplit, n
         raise ScenarioError("a torch model recomputes all of its layers; remove it", key="recompute_layers")
     # Its attention is whatever the module calls.
     del notes.echo["efficiency.attention_kernel"]
+
+
+def check_loads(keys: JitterKeys, parallel: Parallel) -> None:
+    """Refuse loads of experts that lie on one device.
+
+    Raises
+    ------
+    ScenarioError
+        With the key.
+    """
+    if keys.experts and parallel.expert == 1:
+        raise ScenarioError(
+            "has an effect only where experts are shared out (parallel.expert)", key="jitter.experts"
+        )
 
 
 def check_ranks(ranks: Iterable[int], num_ranks: int, key: str) -> None:

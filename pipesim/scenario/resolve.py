@@ -9,6 +9,7 @@ from typing import Any
 
 from pipesim.files import printable_stem
 from pipesim.scenario.contradictions import (
+    check_loads,
     check_one_basis,
     check_ranks,
     check_recompute,
@@ -114,6 +115,7 @@ def resolve(
         check_ranks(cluster.other_accelerators, parallel.pipeline, "cluster.other_accelerators")
     if keys.jitter is not None and not uncut:
         check_ranks(keys.jitter.slow_ranks, parallel.pipeline, "jitter.slow_ranks")
+        check_loads(keys.jitter, parallel)
     accelerator = None if cluster is None else cluster.accelerator
     stated, costs_file = (None, None) if keys.costs is None else costs(keys.costs, directory)
     return kind(

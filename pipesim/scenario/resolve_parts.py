@@ -73,6 +73,7 @@ def jitter(keys: JitterKeys) -> Jitter:
         keys.network,
         dict(keys.slow_ranks),
         None if documents is None else Documents(documents.mean, documents.sigma, documents.split),
+        keys.experts,
     )
 
 

@@ -360,11 +360,23 @@ class Jitter:
     """Pipeline rank -> factor on all of its computations, in every replica."""
     documents: Documents | None = None
     """Of which sequences are packed; None: a sequence is one document."""
+    experts: float = 0.0
+    """Of the tokens of the busiest device that shares out experts, for each stage and microbatch; replicas
+    wait for each other's tokens and have it in common."""
 
     @property
     def random(self) -> bool:
-        """Whether anything is drawn, so that replicas and repeats differ."""
+        """Whether anything is drawn, so that repeats differ."""
+        return self.sets_replicas_apart or bool(self.experts)
+
+    @property
+    def sets_replicas_apart(self) -> bool:
+        """Whether replicas differ."""
         return bool(self.compute or self.devices or self.network or self.documents is not None)
+
+    def without_chance(self) -> Jitter | None:
+        """Leave what is not drawn; None where that is nothing."""
+        return Jitter(slow_ranks=self.slow_ranks) if self.slow_ranks else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,10 @@ class JitterKeys(Keys):
     slow_ranks: Annotated[dict[CountOrZero, PositiveNumber], BeforeValidator(by_number)] = Field(
         default_factory=dict, description="rank: factor, such as {'3': 1.1}"
     )
+    experts: Spread = Field(
+        0.0,
+        description="sigma of the busiest device's tokens, drawn by stage and microbatch, such as 0.1",
+    )
     documents: DocumentKeys | None = Field(
         None, description="documents that sequences are packed with, which see only themselves"
     )

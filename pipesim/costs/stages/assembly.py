@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -74,6 +74,8 @@ class Stages:
         What is particular to the model.
     token_exchange : TokenExchange, optional
         Of stages with experts that are shared out.
+    busiest_s : Mapping of Op to FloatArray
+        See `CostTable`.
     causal_flops_per_step, hardware_flops_per_step : float, optional
         The same with half of the attention, and with what is recomputed.
     logit_bytes, deferred_logit_bytes : FloatArray, optional
@@ -107,6 +109,7 @@ class Stages:
     second_embedding_parameters: float = 0.0
     weight_recompute_s: FloatArray | float = 0.0
     token_exchange: TokenExchange | None = None
+    busiest_s: Mapping[Op, FloatArray] = field(default_factory=dict)
     causal_flops_per_step: float | None = None
     hardware_flops_per_step: float | None = None
     logit_bytes: FloatArray | None = None
@@ -225,6 +228,7 @@ def cost_table(
         shard_exchange=exchange,
         skips=stages.skips,
         token_exchange=stages.token_exchange,
+        busiest_s=stages.busiest_s,
     )
     return _with_hidden_gradients(table) if scenario.hides_gradients else table
 

@@ -121,6 +121,9 @@ def model_costs(
         + _recomputed(setting, layers, num_sequences),
         provenance=transformer_provenance(model, counts),
         token_exchange=_token_exchange(setting, times),
+        busiest_s=_busiest_s(setting, times)
+        if scenario.jitter is not None and scenario.jitter.experts
+        else {},
         tied_embedding_bytes=embedding_parameters(model).split / parallel.tensor * precision.gradient_bytes,
         tied_embedding_ring=tied_embedding_ring(cluster, parallel)
         if model.tie_word_embeddings and "embedding" not in scenario.trained.frozen
@@ -178,6 +181,26 @@ class _StageTimes:
         return {part: seconds for part, seconds in parts.items() if seconds.any()}
 
 
+def _busiest_s(setting: Setting, times: _StageTimes) -> dict[Op, FloatArray]:
+    """Seconds that as many tokens again on the busiest device would add to each operation of the stages."""
+    experts = setting.model.experts
+    if experts is None or setting.exchange is None:
+        return {}
+    twice = replace(experts, imbalance=2 * experts.imbalance)
+    loaded = _StageTimes.of(replace(setting, model=replace(setting.model, experts=twice)), times.layers)
+
+    def seconds(of: _StageTimes) -> tuple[FloatArray, FloatArray, FloatArray]:
+        forward, backward = (
+            np.sum(list(of.by_part(way).values()), axis=0) for way in ("forward_s", "backward_s")
+        )
+        return forward, backward, of.of_stages([kind.weight_gradient_s for kind in of.kinds])
+
+    forward, backward, weights = (
+        more - usual for more, usual in zip(seconds(loaded), seconds(times), strict=True)
+    )
+    return {Op.F: forward, Op.B: backward, Op.I: backward - weights, Op.W: weights}
+
+
 def _token_exchange(setting: Setting, times: _StageTimes) -> TokenExchange | None:
     group = setting.exchange
     if group is None:
@@ -201,6 +224,7 @@ def _token_exchange(setting: Setting, times: _StageTimes) -> TokenExchange | Non
         bytes_per_s=sent / (moved.alone_s - moved.latency_s),
         num_members=group.num_members,
         inside_share=moved.sent.inside / sent,
+        imbalance=1.0 if setting.model.experts is None else setting.model.experts.imbalance,
     )
 
 
