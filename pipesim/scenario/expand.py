@@ -77,7 +77,7 @@ def _model(value: Any, directory: Path, echo: dict[str, str]) -> Any:
 
 
 def _cluster(value: dict[str, Any], echo: dict[str, str]) -> dict[str, Any]:
-    cluster = _machine(value, echo)
+    cluster = _of_groups(_machine(value, echo), echo)
     for key, kind in CLUSTER_PRESETS.items():
         if key in cluster:
             cluster[key] = _preset(cluster[key], kind, f"cluster.{key}")
@@ -94,6 +94,28 @@ def _cluster(value: dict[str, Any], echo: dict[str, str]) -> dict[str, Any]:
             cluster["intra_node"] = _preset(usual, "links", "cluster.accelerator.intra_node")
             echo["cluster.intra_node"] = f"{usual} (not stated; usual for {accelerator.get('name')})"
     return cluster
+
+
+def _of_groups(value: dict[str, Any], echo: dict[str, str]) -> dict[str, Any]:
+    """Write out what groups of nodes have; the first one's accelerator is the usual one, for presets."""
+    groups = value.get("groups")
+    if not isinstance(groups, list) or not groups or not all(isinstance(group, dict) for group in groups):
+        return value
+    written = []
+    for at, group in enumerate(groups):
+        own = {}
+        if "accelerator" in group:
+            where = f"cluster.groups[{at}].accelerator"
+            own = {"accelerator": _preset(group["accelerator"], "accelerators", where)}
+        written.append(group | own)
+    numbers = [group.get("num_nodes") for group in groups]
+    result = {**value, "groups": written}
+    if "num_nodes" not in value and all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
+        result["num_nodes"] = sum(numbers)
+        echo["cluster.num_nodes"] = f"{result['num_nodes']} (of all groups)"
+    if "accelerator" not in value and "accelerator" in written[0]:
+        result["accelerator"] = written[0]["accelerator"]
+    return result
 
 
 def _machine(value: dict[str, Any], echo: dict[str, str]) -> dict[str, Any]:

@@ -51,8 +51,26 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Alike nodes in a row, in one data centre."""
+
+    num_nodes: int
+    accelerator: Accelerator
+    site: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SiteLink:
+    """What connects two data centres: one direction, shared by all devices."""
+
+    latency_s: float
+    bytes_per_s: float
+    usd_per_byte: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
-    """Alike nodes of alike accelerators: an intra-node and an inter-node network."""
+    """Nodes of accelerators, alike unless groups say otherwise: an intra-node and an inter-node network."""
 
     accelerator: Accelerator
     num_nodes: int
@@ -76,6 +94,23 @@ class Cluster:
     rails: bool = False
     """Card i of the nodes of a leaf has a leaf switch of its own."""
 
+    groups: tuple[NodeGroup, ...] = ()
+    """Nodes that are unlike, in order; empty where all are alike."""
+    site_links: dict[tuple[int, int], SiteLink] = field(default_factory=dict)
+    """By the two sites, the smaller number first; empty where all nodes stand in one."""
+
+    @property
+    def site_of_node(self) -> tuple[int, ...]:
+        """Data centre of each node; empty where there is one."""
+        if not self.site_links:
+            return ()
+        return tuple(group.site for group in self.groups for _ in range(group.num_nodes))
+
+    def accelerator_of_device(self) -> list[Accelerator]:
+        """Accelerator of each device of unlike nodes."""
+        each = self.gpus_per_node
+        return [group.accelerator for group in self.groups for _ in range(group.num_nodes * each)]
+
     @property
     def num_gpus(self) -> int:
         """Devices in all."""
@@ -95,7 +130,7 @@ class Cluster:
     def plain(self) -> bool:
         """Whether every device has a whole port and a whole card, and no switch blocks."""
         whole = self.nics_per_node == self.gpus_per_node and not self.degraded_nodes
-        return whole and not self.paired and not self.blocks
+        return whole and not self.paired and not self.blocks and not self.site_links
 
     @property
     def blocks(self) -> bool:

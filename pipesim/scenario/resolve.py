@@ -19,6 +19,7 @@ from pipesim.scenario.contradictions import (
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_costs import resolve_costs
+from pipesim.scenario.resolve_groups import place_groups
 from pipesim.scenario.resolve_hardware import resolve_cluster, resolve_efficiency, resolve_precision
 from pipesim.scenario.resolve_model import resolve_model, resolve_torch_model
 from pipesim.scenario.resolve_parts import (
@@ -96,6 +97,8 @@ def resolve(
         cluster, keys = _on_all_devices(cluster, keys), _without_cut(keys)
     of_cut = Notes() if uncut else notes
     parallel = resolve_parallel(keys.parallel, None if uncut else cluster, of_cut)
+    if cluster is not None and not uncut:
+        cluster = place_groups(cluster, parallel, notes)
     batch = resolve_batch(keys.batch, parallel.data, has_samples=keys.model is not None, notes=of_cut)
     if keys.costs is not None:
         _echo_sizes_beside_costs(parallel, keys, notes)

@@ -8,6 +8,7 @@ from pipesim import units
 from pipesim.errors import ScenarioError
 from pipesim.scenario.hardware import PEAK_OF, Accelerator, Cluster, Link, Switches
 from pipesim.scenario.notes import Notes
+from pipesim.scenario.resolve_groups import resolve_groups
 from pipesim.scenario.resolved import ActivationFormat, ComputeFormat, Efficiency, Precision
 from pipesim.scenario.schema import (
     AcceleratorKeys,
@@ -66,6 +67,8 @@ def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
         usual = " (not stated; usual for the accelerator)" if f"cluster.{key}" in notes.echo else ""
         notes.echo[f"cluster.{key}"] = f"{link.name}, {reached} of a nominal {nominal}{usual}"
     nics = _nics_per_node(keys, inter_node, notes)
+    of_groups = [_accelerator(group.accelerator) for group in keys.groups]
+    groups, site_links = resolve_groups(keys, of_groups, notes)
     return Cluster(
         accelerator,
         keys.num_nodes,
@@ -79,6 +82,8 @@ def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
         rails=bool(keys.rails),
         degraded_nodes=_degraded_nodes(keys),
         other_accelerators={rank: _accelerator(other) for rank, other in keys.other_accelerators.items()},
+        groups=groups,
+        site_links=site_links,
     )
 
 

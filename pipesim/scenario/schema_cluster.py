@@ -95,6 +95,25 @@ class LinkKeys(Keys):
     notes: str | None = Field(None, description="remarks")
 
 
+class NodeGroupKeys(Keys):
+    """One of ``cluster.groups:``, alike nodes in a row."""
+
+    num_nodes: Count = Field(description="nodes of the group, numbered behind those of the group before")
+    accelerator: AcceleratorKeys = Field(description="what they have: a preset's name or its fields")
+    site: str | None = Field(None, description="data centre that they stand in, where there are several")
+
+
+class SiteLinkKeys(Keys):
+    """One of ``cluster.site_links:``, all that connects two data centres."""
+
+    between: list[str] = Field(description="the two sites, such as [oslo, rome]")
+    latency: Seconds = Field(description="latency of a message, such as 40 ms")
+    bandwidth: BytesPerS = Field(
+        description="rate of one direction for all devices together, such as 100 Gbit/s"
+    )
+    usd_per_gb: NumberOrZero = Field(0.0, description="price of what is sent, in USD for each GB")
+
+
 class ClusterKeys(Keys):
     """``cluster:``."""
 
@@ -105,6 +124,13 @@ class ClusterKeys(Keys):
     gpus_per_node: Count = Field(8, description="devices of one node")
     other_accelerators: Annotated[dict[CountOrZero, AcceleratorKeys], BeforeValidator(by_number)] = Field(
         default_factory=dict, description="rank: accelerator, such as {'3': a100-sxm-80}"
+    )
+    groups: list[NodeGroupKeys] = Field(
+        default_factory=list,
+        description="unlike nodes, in place of accelerator and num_nodes: those of each group in a row",
+    )
+    site_links: list[SiteLinkKeys] = Field(
+        default_factory=list, description="links between the data centres that groups name"
     )
     intra_node: LinkKeys = Field(
         description="link inside a node: a preset's name or its fields; the accelerator's preset has one"

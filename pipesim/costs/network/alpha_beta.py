@@ -48,6 +48,8 @@ class PointToPoint:
         The ranks, `num_ranks` of them, follow each other so often.
     pair_rates : tuple of (int, int, Number)
         Source and destination rank, and bytes per second, of links that have another rate than their kind.
+    pair_latencies : tuple of (int, int, Number)
+        The same of latencies.
     """
 
     intra: LinkCost
@@ -57,6 +59,7 @@ class PointToPoint:
     num_blocks: int = 1
     num_ranks: int = 1
     pair_rates: tuple[tuple[int, int, Number], ...] = ()
+    pair_latencies: tuple[tuple[int, int, Number], ...] = ()
 
     @classmethod
     def uniform(cls, link: LinkCost) -> PointToPoint:
@@ -81,6 +84,9 @@ class PointToPoint:
     def between(self, src: int, dst: int) -> LinkCost:
         """Link from rank `src` to rank `dst`."""
         link = self.intra if self.same_node(src, dst) else self.inter
+        for one, other, latency_s in self.pair_latencies:
+            if (one, other) == (src, dst):
+                link = replace(link, latency_s=latency_s)
         for one, other, bytes_per_s in self.pair_rates:
             if (one, other) == (src, dst):
                 return replace(link, bytes_per_s=bytes_per_s)

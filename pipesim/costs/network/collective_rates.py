@@ -42,6 +42,8 @@ class Group:
         How slowly the rate rises with size where all members share a node, and otherwise; see `Ring`.
     switches : Switches, optional
         What adds up inside the nodes.
+    far_s : Number
+        What a pass over all members takes longer because some hops lead to another data centre.
     """
 
     num_members: int
@@ -53,6 +55,7 @@ class Group:
     intra_ramp_s: Number = 0
     inter_ramp_s: Number = 0
     switches: Switches | None = None
+    far_s: Number = 0
 
     @property
     def members_per_node(self) -> int:
@@ -73,7 +76,7 @@ class Group:
         """
         num_steps = max(1, self.num_members - 1)
         num_inter = self.num_nodes - 1
-        latency_s = num_inter * self.inter_hop_s + (num_steps - num_inter) * self.intra_hop_s
+        latency_s = num_inter * self.inter_hop_s + (num_steps - num_inter) * self.intra_hop_s + self.far_s
         found = (self._tree(algorithm), self._two_level(algorithm), self._in_switches(algorithm))
         return Ring(
             num_members=self.num_members,
@@ -94,7 +97,7 @@ class Group:
         if self.num_nodes == 1 or not (self._takes_trees or algorithm == "tree"):
             return None
         latency_s = (self.members_per_node - 1) * _TREE_HOP_S
-        latency_s += math.log2(self.num_nodes) * max(_TREE_NET_HOP_S, self.inter_hop_s)
+        latency_s += math.log2(self.num_nodes) * max(_TREE_NET_HOP_S, self.inter_hop_s) + self.far_s
         share = (self.num_members - 1) / self.num_members
         return Shortcut("tree", BASE_LATENCY_S + 2 * latency_s, share * _TREE_RATE * self.ring_bytes_per_s)
 
@@ -106,7 +109,7 @@ class Group:
         g, k = self.members_per_node, self.num_nodes
         if k == 1 or algorithm != "two-level":
             return None
-        latency_s = 2 * ((g - 1) * self.intra_hop_s + (k - 1) * self.inter_hop_s)
+        latency_s = 2 * ((g - 1) * self.intra_hop_s + (k - 1) * self.inter_hop_s + self.far_s)
         seconds_per_byte = (g - 1) / g / self.intra_bytes_per_s + (k - 1) / k / self.inter_bytes_per_s
         share = (self.num_members - 1) / self.num_members
         return Shortcut("two-level", BASE_LATENCY_S + latency_s, share / seconds_per_byte)
@@ -120,6 +123,8 @@ class Group:
             return None
         latency_s, rate = BASE_LATENCY_S + switches.latency_s, switches.bytes_per_s
         if self.num_nodes > 1:
-            latency_s += 2 * math.log2(self.num_nodes) * max(_SWITCH_NET_HOP_S, self.inter_hop_s)
+            latency_s += 2 * (
+                math.log2(self.num_nodes) * max(_SWITCH_NET_HOP_S, self.inter_hop_s) + self.far_s
+            )
             rate = min(rate, _SWITCH_TREE_RATE * self.ring_bytes_per_s)
         return Shortcut("in-network", latency_s, rate)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 from dataclasses import replace
-from itertools import groupby, product
+from itertools import groupby, pairwise, product
+
+import numpy as np
 
 from pipesim.costs.network.alpha_beta import Algorithm, LinkCost, Number, PointToPoint, Ring
 from pipesim.costs.network.collective_rates import BASE_LATENCY_S, Group
@@ -20,6 +22,8 @@ from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.network.wiring import Wiring
 from pipesim.errors import ScenarioError
 from pipesim.scenario.hardware import Accelerator, Cluster, Link
+from pipesim.scenario.notes import Notes
+from pipesim.scenario.resolve_groups import place_groups
 from pipesim.scenario.resolved import Parallel
 
 _TENSOR_COLLECTIVE_LATENCY_S = 30e-6
@@ -187,6 +191,8 @@ def same_devices(cluster: Cluster, before: Parallel, after: Parallel) -> Cluster
     ScenarioError
         If a rank of the other cut would have devices of two kinds.
     """
+    if cluster.groups:
+        return place_groups(cluster, after, Notes())
     if not cluster.other_accelerators:
         return cluster
     of_device: dict[int, Accelerator] = {}
@@ -227,6 +233,9 @@ def fabric(cluster: Cluster, parallel: Parallel) -> Fabric:
             oversubscription=cluster.oversubscription,
             rails=cluster.rails,
             degraded=cluster.degraded_nodes,
+            site_of_node=cluster.site_of_node,
+            site_bytes_per_s={pair: link.bytes_per_s for pair, link in cluster.site_links.items()},
+            site_latency_s={pair: link.latency_s for pair, link in cluster.site_links.items()},
         ),
         axes=tuple(axis_sizes(parallel)),
         expert_axes=tuple(axis_sizes(parallel, of_experts=True)),
@@ -286,8 +295,24 @@ def _replica_ring(
         intra_ramp_s=intra.ramp_s,
         inter_ramp_s=inter.ramp_s,
         switches=intra.switches,
+        far_s=_far_s(cluster, parallel, of_experts=of_experts, across=across),
     )
     return group.ring(algorithm)
+
+
+def _far_s(cluster: Cluster, parallel: Parallel, *, of_experts: bool, across: bool) -> float:
+    """Find what a pass over the devices of a ring takes longer for hops to other data centres, at most."""
+    if not cluster.site_links:
+        return 0.0
+    wires, most = fabric(cluster, parallel), 0.0
+    sites = np.array(cluster.site_of_node)
+    for rank in range(parallel.pipeline):
+        groups = wires.groups(rank, of_experts=of_experts, across=across) // cluster.gpus_per_node
+        for visited in np.unique(sites[groups], axis=0):
+            hops = pairwise(dict.fromkeys(visited.tolist()))
+            links = [cluster.site_links[min(hop), max(hop)].latency_s for hop in hops]
+            most = max(most, sum(links) - len(links) * cluster.inter_node.hop_latency_s)
+    return most
 
 
 def _shared_rates(
@@ -319,7 +344,9 @@ def tied_embedding_ring(cluster: Cluster, parallel: Parallel) -> Ring | None:
     kind = cluster.intra_node if links.same_node(0, last) else cluster.inter_node
     wires = fabric(cluster, parallel).with_fewest_replicas()
     bytes_per_s = wires.wiring.alone_bytes_per_s(wires.between_ranks(0, last)) or kind.bytes_per_s
-    return Ring(2, float(bytes_per_s), kind.hop_latency_s, BASE_LATENCY_S)
+    far = {(src, dst): float(latency_s) for src, dst, latency_s in links.pair_latencies}
+    hop_s = max(far.get((0, last), 0.0), kind.hop_latency_s)
+    return Ring(2, float(bytes_per_s), hop_s, BASE_LATENCY_S)
 
 
 def pipeline_links(cluster: Cluster, parallel: Parallel) -> PointToPoint:
@@ -341,12 +368,17 @@ def _with_shared_wires(links: PointToPoint, wires: Fabric, num_ranks: int) -> Po
     """Bound links by what the shards of a rank reach together, and each kind by its slowest neighbours."""
     rates: dict[bool, dict[tuple[int, int], float]] = {True: {}, False: {}}
     alike: dict[tuple[int, int, int], tuple[Number | None, bool]] = {}
-    replicas = range(wires.num_replicas if wires.wiring.degraded else 1)
+    apart_in_sites = bool(wires.wiring.site_of_node)
+    replicas = range(wires.num_replicas if wires.wiring.degraded or apart_in_sites else 1)
+    latencies: dict[tuple[int, int], Number] = {}
     for src in range(num_ranks):
-        for dst, replica in product(sorted({(src + 1) % num_ranks, (src - 1) % num_ranks} - {src}), replicas):
+        neighbours = range(num_ranks) if apart_in_sites else ((src + 1) % num_ranks, (src - 1) % num_ranks)
+        for dst, replica in product(sorted({*neighbours} - {src}), replicas):
             kind = wires.place(src), dst - src, replica
             if kind not in alike:
                 message = wires.message(src, dst, replica)
+                if any(what == "site" for what, *_ in message.loads):
+                    latencies[src, dst] = max(message.latency_s, latencies.get((src, dst), 0))
                 leaves_node = any(what.startswith("card") for what, *_ in message.loads)
                 alike[kind] = wires.wiring.alone_bytes_per_s(message), leaves_node
             rate, leaves_node = alike[kind]
@@ -362,7 +394,8 @@ def _with_shared_wires(links: PointToPoint, wires: Fabric, num_ranks: int) -> Po
         for pair, rate in of_kind.items()
         if rate != link.bytes_per_s
     ]
-    return replace(links, intra=intra, inter=inter, pair_rates=tuple(apart))
+    far = tuple((*pair, latency_s) for pair, latency_s in latencies.items())
+    return replace(links, intra=intra, inter=inter, pair_rates=tuple(apart), pair_latencies=far)
 
 
 def _link_cost(link: Link) -> LinkCost:

@@ -62,7 +62,9 @@ class Fabric:
         stride, num_devices = _stride(self.axes, "dp"), _stride(self.axes, "dp") * num_replicas
         of_experts, num_members = _stride(self.expert_axes, "dp"), dict(self.expert_axes)["dp"]
         shift = lcm(stride, of_experts, wiring.gpus_per_leaf)
-        if wiring.degraded or of_experts * num_members != num_devices or num_devices % shift:
+        if wiring.degraded or wiring.site_of_node:
+            return self
+        if of_experts * num_members != num_devices or num_devices % shift:
             return self
         if num_devices <= 2 * shift:
             return self
@@ -74,7 +76,7 @@ class Fabric:
 
     def place(self, rank: int) -> int:
         """Where in its leaf switch (or node) a rank begins; ranks that begin alike cross wires alike."""
-        if self.wiring.degraded:
+        if self.wiring.degraded or self.wiring.site_of_node:
             return rank
         return rank * _stride(self.axes, "pp") % self.wiring.gpus_per_leaf
 
@@ -93,11 +95,16 @@ class Fabric:
 
         Of those that share out among themselves, or, `across`, of the groups of them.
         """
+        groups = self.groups(*ranks, of_experts=of_experts, across=across)
+        return _kept_rings(_Devices.of(self.wiring, groups))
+
+    def groups(self, *ranks: int, of_experts: bool = False, across: bool = False) -> npt.NDArray[np.intp]:
+        """Devices of these rings, shape (rings, members)."""
         axes, members = (self.expert_axes, ("dp",)) if of_experts else (self.axes, ("cp", "dp"))
         members = ("dr",) if across else members
         num_members = np.prod([size for axis, size in axes if axis in members], dtype=int)
         of_rank = [self._devices(axes, last=members, pp=rank).reshape(-1, num_members) for rank in ranks]
-        return _kept_rings(_Devices.of(self.wiring, np.concatenate(of_rank, axis=1)))
+        return np.concatenate(of_rank, axis=1)
 
     def exchange(self, rank: int, inside_share: float) -> Demand:
         """Exchanges of tokens in all groups of devices of a rank that share out experts."""

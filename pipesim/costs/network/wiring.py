@@ -38,6 +38,10 @@ class Wiring:
         Card i of every node on the leaf has a leaf switch of its own.
     degraded : mapping of int to Number
         What is left of the bandwidth of a node's cards.
+    site_of_node : tuple of int
+        Data centre of each node; empty where there is one.
+    site_bytes_per_s, site_latency_s : mapping of (int, int) to Number
+        One direction of what connects two data centres, and a message's latency; the smaller number first.
     """
 
     gpus_per_node: int
@@ -51,6 +55,9 @@ class Wiring:
     oversubscription: Number = 1
     rails: bool = False
     degraded: Mapping[int, Number] = field(default_factory=dict)
+    site_of_node: tuple[int, ...] = ()
+    site_bytes_per_s: Mapping[tuple[int, int], Number] = field(default_factory=dict)
+    site_latency_s: Mapping[tuple[int, int], Number] = field(default_factory=dict)
 
     @property
     def gpus_per_leaf(self) -> int:
@@ -59,7 +66,21 @@ class Wiring:
 
     def without_rates(self) -> Wiring:
         """Leave what decides which wires are crossed, and with what latency."""
-        return replace(self, port_bytes_per_s=1, nic_bytes_per_s=1, oversubscription=1, degraded={})
+        return replace(
+            self,
+            port_bytes_per_s=1,
+            nic_bytes_per_s=1,
+            oversubscription=1,
+            degraded={},
+            site_bytes_per_s={},
+        )
+
+    def sites_of(self, src: int, dst: int) -> tuple[int, int] | None:
+        """Give the data centres of two devices; None where they are one."""
+        if not self.site_of_node:
+            return None
+        sites = self.site_of_node[self.node_of(src)], self.site_of_node[self.node_of(dst)]
+        return None if sites[0] == sites[1] else sites
 
     def node_of(self, device: int) -> int:
         """Node of a device."""
@@ -76,15 +97,23 @@ class Wiring:
         between: tuple[Wire, ...] = ()
         if src_leaf != dst_leaf:
             between = (("switch up", *src_leaf), ("switch down", *dst_leaf))
+        sites = self.sites_of(src, dst)
+        if sites is not None:
+            between = (*between[:1], ("site", *sites), *between[1:])
         return (("card out", *src_card), *between, ("card in", *dst_card))
 
     def latency_s(self, src: int, dst: int) -> Number:
         """Latency of a message from one device to another."""
+        sites = self.sites_of(src, dst)
+        if sites is not None:
+            return self.site_latency_s[min(sites), max(sites)]
         return self.port_latency_s if self.node_of(src) == self.node_of(dst) else self.nic_latency_s
 
     def bytes_per_s(self, wire: Wire) -> Number:
         """Capacity of a wire."""
-        what, where, _ = wire
+        what, where, other = wire
+        if what == "site":
+            return self.site_bytes_per_s[min(where, other), max(where, other)]
         if what == "pair":
             return self.port_bytes_per_s / (self.gpus_per_node - 1)
         if what.startswith("port"):
@@ -197,7 +226,10 @@ class Wiring:
     def slowest(self, loads: Iterable[tuple[Wire, Number]]) -> Number | None:
         """Least rate at which wires let a flow pass that loads them; None without wires."""
         # Most wires are like others.
-        alike = {(wire[0], wire[1] if self.degraded else 0, load): wire for wire, load in loads}
+        alike = {
+            (wire[0], wire[1:] if wire[0] == "site" else wire[1] if self.degraded else 0, load): wire
+            for wire, load in loads
+        }
         return min((self.bytes_per_s(wire) / load for (_, _, load), wire in alike.items()), default=None)
 
 
