@@ -21,6 +21,8 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "cluster.accelerator.peak": schema.PeakKeys,
     "cluster.intra_node, cluster.inter_node": schema.LinkKeys,
     "in_network of a link": schema.SwitchKeys,
+    "one of cluster.groups": schema.NodeGroupKeys,
+    "one of cluster.site_links": schema.SiteLinkKeys,
     "parallel": schema.ParallelKeys,
     "batch": schema.BatchKeys,
     "schedule": schema.ScheduleKeys,

@@ -80,7 +80,8 @@ def check_recompute(keys: AnyScenarioKeys, model: Transformer | None) -> None:
 
 def check_sharding(keys: AnyScenarioKeys, parallel: Parallel) -> None:
     """Refuse what does not go with the optimizer's sharing out over replicas."""
-    if keys.parallel.data_shard is not None and keys.optimizer in (None, "plain"):
+    is_plain = keys.optimizer in (None, "plain")
+    if keys.parallel.data_shard is not None and is_plain and keys.parallel.local_steps == 1:
         raise ScenarioError(
             "has an effect only where replicas share out something", key="parallel.data_shard"
         )

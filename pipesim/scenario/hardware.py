@@ -122,8 +122,9 @@ class Cluster:
 
     def device_words(self, num_ranks: int) -> str:
         """Devices by name with their number, as in ``2 h100-sxm and 2 a100-sxm-80``."""
-        names = [accelerator.name for accelerator in self.accelerators(num_ranks)]
-        each = self.num_gpus // num_ranks
+        unlike = self.accelerator_of_device()
+        names = [accelerator.name for accelerator in unlike or self.accelerators(num_ranks)]
+        each = self.num_gpus // len(names)
         return " and ".join(f"{each * names.count(name)} {name}" for name in dict.fromkeys(names))
 
     @property

@@ -95,7 +95,9 @@ def price(keys: AnyScenarioKeys, cluster: Cluster | None, parallel: Parallel, no
         return keys.price_per_gpu_hour
     if cluster is None:
         return None
-    devices = cluster.accelerators(cluster.num_numbered_ranks or parallel.pipeline)
+    devices = cluster.accelerator_of_device() or cluster.accelerators(
+        cluster.num_numbered_ranks or parallel.pipeline
+    )
     prices = [device.price_usd_per_hour for device in devices if device.price_usd_per_hour is not None]
     if len(prices) < len(devices):
         return None

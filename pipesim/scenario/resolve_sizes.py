@@ -56,7 +56,8 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
         rank_order=RANK_ORDER if keys.rank_order is None else _rank_order(keys.rank_order, keys, data),
         overlap_gradients=bool(keys.overlap_gradients),
         gradient_bucket_bytes=keys.gradient_bucket,
-        data_shard=_data_shard(keys, data),
+        data_shard=_data_shard(keys, data, notes),
+        local_steps=keys.local_steps,
         reshard_after_forward=bool(keys.reshard_after_forward),
     )
     if keys.rank_order is None and cluster is not None:
@@ -106,7 +107,16 @@ def _expert_overlap(keys: ParallelKeys, notes: Notes) -> float:
     return 0.5
 
 
-def _data_shard(keys: ParallelKeys, data: int) -> int | None:
+def _data_shard(keys: ParallelKeys, data: int, notes: Notes) -> int | None:
+    if keys.local_steps > 1:
+        if (keys.data_shard or 1) == data:
+            raise ScenarioError(
+                f"found {keys.local_steps}, but there is one group of {data} replicas; nothing is apart",
+                key="parallel.local_steps",
+            )
+        if keys.data_shard is None:
+            notes.echo["parallel.data_shard"] = "1 (not stated; with local_steps every replica is on its own)"
+            return 1
     if keys.data_shard is None or keys.data_shard == data:
         return None
     if data % keys.data_shard:

@@ -140,6 +140,8 @@ class Parallel:
     """Reduce gradients in buckets during each stage's last backward, not after a rank's last backward."""
     data_shard: int | None = None
     """Replicas that share out among themselves; the others hold the same again. None: all of them."""
+    local_steps: int = 1
+    """Steps that groups of replicas take on their own before they average what they have learnt."""
     reshard_after_forward: bool = False
     """With fsdp and a pipeline, drop gathered weights when a rank goes on to another stage or direction."""
     gradient_bucket_bytes: float | None = None

@@ -47,7 +47,9 @@ from pipesim.scenario.schema_cluster import AcceleratorKeys as AcceleratorKeys
 from pipesim.scenario.schema_cluster import ClusterKeys as ClusterKeys
 from pipesim.scenario.schema_cluster import Keys as Keys
 from pipesim.scenario.schema_cluster import LinkKeys as LinkKeys
+from pipesim.scenario.schema_cluster import NodeGroupKeys as NodeGroupKeys
 from pipesim.scenario.schema_cluster import PeakKeys as PeakKeys
+from pipesim.scenario.schema_cluster import SiteLinkKeys as SiteLinkKeys
 from pipesim.scenario.schema_cluster import SwitchKeys as SwitchKeys
 from pipesim.scenario.schema_conditions import DocumentKeys as DocumentKeys
 from pipesim.scenario.schema_conditions import JitterKeys as JitterKeys
@@ -182,6 +184,11 @@ class ParallelKeys(Keys):
     )
     data_shard: Count | None = Field(
         default=None, description="replicas that share out among themselves (HSDP); all by default"
+    )
+    local_steps: Count = Field(
+        default=1,
+        description="steps from one synchronisation of groups of replicas to the next, as in DiLoCo; groups "
+        "are of data_shard replicas, or of one where that is not stated",
     )
     reshard_after_forward: bool | None = Field(
         default=None,

@@ -22,8 +22,6 @@ from pipesim.costs.network.traffic import Fabric
 from pipesim.costs.network.wiring import Wiring
 from pipesim.errors import ScenarioError
 from pipesim.scenario.hardware import Accelerator, Cluster, Link
-from pipesim.scenario.notes import Notes
-from pipesim.scenario.resolve_groups import place_groups
 from pipesim.scenario.resolved import Parallel
 
 _TENSOR_COLLECTIVE_LATENCY_S = 30e-6
@@ -191,8 +189,6 @@ def same_devices(cluster: Cluster, before: Parallel, after: Parallel) -> Cluster
     ScenarioError
         If a rank of the other cut would have devices of two kinds.
     """
-    if cluster.groups:
-        return place_groups(cluster, after, Notes())
     if not cluster.other_accelerators:
         return cluster
     of_device: dict[int, Accelerator] = {}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.costs.network.alpha_beta import Ring
+from pipesim.costs.network.alpha_beta import Ring, all_reduce
+from pipesim.costs.network.fabric import Wire
 from pipesim.costs.network.topology import (
     across_ring,
     data_ring,
@@ -26,11 +28,13 @@ from pipesim.costs.token_exchange import TokenExchange
 from pipesim.errors import ScenarioError
 from pipesim.ir.actions import Op
 from pipesim.scenario.hardware import Accelerator, Cluster
-from pipesim.scenario.resolved import Efficiency, OptimizerLevel, ResolvedScenario
+from pipesim.scenario.resolved import Efficiency, OptimizerLevel, Parallel, ResolvedScenario
 
 FloatArray = npt.NDArray[np.float64]
 
 _MOST_BUCKETS = 10_000
+_OUTER_BYTES = 4
+"""Of a parameter's change between two synchronisations of groups of replicas."""
 _OPTIMIZER_TRAFFIC_BYTES = 34
 """Memory traffic of mixed-precision Adam, for each parameter it updates."""
 _COLLECTIVE_AT_END: dict[OptimizerLevel, GradientCollective] = {
@@ -130,13 +134,15 @@ def cost_table(
     """
     parallel, precision = scenario.parallel, scenario.precision
     num_stages = parallel.pipeline * num_chunks
+    across = across_ring(cluster, parallel, scenario.all_reduce)
+    apart = across if parallel.local_steps > 1 else None
     sharding = Sharding(
         scenario.sharding,
         precision,
         data_ring(cluster, parallel, scenario.all_reduce),
         expert_data_ring(cluster, parallel, scenario.all_reduce),
         efficiency.overlap_slowdown,
-        across_ring(cluster, parallel, scenario.all_reduce),
+        None if apart is not None else across,
         parallel.reshard_after_forward,
     )
     forward_parts, backward_parts = dict(stages.forward_parts_s), dict(stages.backward_parts_s)
@@ -185,7 +191,9 @@ def cost_table(
         across_ring=sharding.across,
         expert_share=experts / np.where(parameters > 0, parameters, 1.0) if parallel.experts_apart else None,
         expert_ring=sharding.expert_ring if parallel.experts_apart else None,
-        fixed_sync_s=np.zeros(num_stages),
+        fixed_sync_s=np.zeros(num_stages)
+        if apart is None
+        else _outer_sync_s(cluster, parallel, apart, dense, experts),
         tied_embedding_bytes=stages.tied_embedding_bytes,
         tied_embedding_ring=stages.tied_embedding_ring,
         optimizer_s=state.updated(dense, experts) * seconds_each
@@ -255,6 +263,28 @@ def _columns(parameters: Sequence[StageParameters]) -> tuple[FloatArray, FloatAr
     return np.array([stage.dense for stage in parameters]), np.array([stage.experts for stage in parameters])
 
 
+def _outer_sync_s(
+    cluster: Cluster, parallel: Parallel, ring: Ring, dense: FloatArray, experts: FloatArray
+) -> FloatArray:
+    """Share of a step in what groups of replicas do after some steps: average their changes of the weights.
+
+    As DiLoCo does (arXiv 2311.08105): 32-bit differences are all-reduced between the groups and nothing is
+    hidden; each device of a group takes its share of them, and all ranks are at it together.
+    """
+    shares = dense / parallel.num_sharing + experts / parallel.num_expert_sharing
+    each = [all_reduce(_OUTER_BYTES * float(number), ring) for number in shares]
+    wires = fabric(cluster, parallel)
+    loads: dict[Wire, float] = defaultdict(float)
+    for stage, collective in enumerate(each):
+        for wire, load in wires.reduction(stage % parallel.pipeline, across=True).loads.items():
+            loads[wire] += float(load) * float(collective.nbytes)
+    together_s = max(load / float(wires.wiring.bytes_per_s(wire)) for wire, load in loads.items())
+    num_chunks = len(each) // parallel.pipeline
+    moving = [max(float(one.nbytes / one.bytes_per_s), together_s / num_chunks) for one in each]
+    seconds = [float(one.latency_s) + moving_s for one, moving_s in zip(each, moving, strict=True)]
+    return np.array(seconds) / parallel.local_steps
+
+
 def on_mixed_ranks(num_ranks: int, cluster: Cluster, costs_on: Callable[[Cluster], CostTable]) -> CostTable:
     """Cost table of the usual accelerator, with one for each other; layers and efficiency are the same.
 
@@ -283,9 +313,15 @@ def on_mixed_ranks(num_ranks: int, cluster: Cluster, costs_on: Callable[[Cluster
         return costs_on(replace(usual, accelerator=accelerator))
 
     table, others = on(usual.accelerator), cluster.other_accelerators
-    by_name = {accelerator.name: on(accelerator) for accelerator in others.values()}
-    of_ranks = {rank: by_name[accelerator.name] for rank, accelerator in others.items()}
+    kinds = {(device.name, device.memory_bytes): device for device in others.values()}
+    tables = {kind: on(device) for kind, device in kinds.items()}
+    of_ranks = {rank: tables[device.name, device.memory_bytes] for rank, device in others.items()}
     peaks = [of_ranks.get(rank, table).peak_flops_per_gpu or 0.0 for rank in range(num_ranks)]
+    if cluster.groups:
+        # A rank has the slowest of its devices; what all could do is more.
+        of_groups = {device.name: device for device in cluster.accelerator_of_device()}
+        of_kind = {name: on(device).peak_flops_per_gpu or 0.0 for name, device in of_groups.items()}
+        peaks = [of_kind[device.name] for device in cluster.accelerator_of_device()]
     words = ", ".join(f"rank {rank}: {accelerator.name}" for rank, accelerator in sorted(others.items()))
     return replace(
         table,

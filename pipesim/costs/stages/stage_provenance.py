@@ -36,6 +36,13 @@ def common_provenance(
     ):
         if ring is not None and (key == "gradient synchronisation" or parallel.experts_apart):
             words[key] = _ring_words(scenario, ring)
+    if parallel.local_steps > 1:
+        num_groups = parallel.data // (parallel.data_shard or parallel.data)
+        words["local steps"] = (
+            f"{num_groups} groups of replicas average their changes every {parallel.local_steps} steps, of "
+            "which each step has its share; what that costs in convergence, and the outer optimizer's state, "
+            "are not counted (arXiv 2311.08105)"
+        )
     return words
 
 
@@ -50,7 +57,7 @@ def _ring_words(scenario: ResolvedScenario, ring: Ring) -> str:
         + ", reduce-scatter in its last backward,",
     }[scenario.sharding]
     words = f"{collective} over {ring.num_members} replicas at {float(ring.bytes_per_s) / 1e9:g} GB/s"
-    if scenario.parallel.data_shard is not None:
+    if scenario.parallel.data_shard is not None and scenario.parallel.local_steps == 1:
         num_groups = scenario.parallel.data // scenario.parallel.data_shard
         words += f", then all-reduce of shards over {num_groups} groups"
     return words

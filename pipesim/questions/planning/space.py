@@ -128,7 +128,9 @@ def changes_of(
     for section, key in (("parallel", "microbatch_group_size"), ("batch", "microbatches")):
         if (stated.get(section) or {}).get(key) is not None:
             changes[f"{section}.{key}"] = None
-    if scenario.cluster is not None and scenario.cluster.other_accelerators:
+    cluster = scenario.cluster
+    # Groups of nodes say themselves what the ranks of any cut have.
+    if cluster is not None and cluster.other_accelerators and not cluster.groups:
         changes |= _devices_of(scenario, changes)
     return changes
 
