@@ -1,4 +1,4 @@
-"""Plans of small spaces beside the engine's times of all there is in them, with traffic that meets and without."""
+"""Plans of small spaces beside the engine on all that is in them, where traffic meets and elsewhere."""
 
 from __future__ import annotations
 

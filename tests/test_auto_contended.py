@@ -88,6 +88,10 @@ def test_an_order_that_fits_although_its_largest_working_set_would_not_beside_al
     check(63, headroom=0, memory_reserve=0)
 
 
+def test_an_order_built_from_the_costs_is_a_rival_as_it_is_by_name() -> None:
+    check(85)
+
+
 def test_one_slow_card_a_node() -> None:
     """Where the search alone led to 19.58 s and 40 GB, ZB-V takes 19.02 s."""
     scenario = scenario_from_mapping(

@@ -25,16 +25,16 @@ class NamedSchedule:
     makespan_s: float
 
 
-def named_schedules(shape: Shape, costs: CostTable, memory: MemoryLimit) -> Iterator[NamedSchedule]:
+def named_schedules(shape: Shape, costs: CostTable) -> Iterator[NamedSchedule]:
     """Generate every registered schedule of this shape, fitting or not.
 
     Left out are those that are not orders of the same work: asynchronous ones, two model replicas, cut
-    sequences. Those built from costs are given `memory`, in microbatches.
+    sequences. Those that take a limit of microbatches in flight are given the shape's, if it has one.
     """
     for family in families().values():
         if family.name == "auto" or not family.synchronous or family.num_model_replicas > 1:
             continue
-        options = _options(family, memory)
+        options = _options(family, shape)
         try:
             one = Shape(shape.num_ranks, shape.num_chunks, shape.num_microbatches, options)
             schedule = generate(family.name, one, costs)
@@ -45,11 +45,11 @@ def named_schedules(shape: Shape, costs: CostTable, memory: MemoryLimit) -> Iter
             yield NamedSchedule(schedule, placement_of(schedule), makespan)
 
 
-def _options(family: Family, memory: MemoryLimit) -> dict[str, object]:
-    if "max_in_flight" not in family.options or not np.isfinite(memory.limits).all():
+def _options(family: Family, shape: Shape) -> dict[str, object]:
+    stated = shape.options.get("max_in_flight")
+    if stated is None or "max_in_flight" not in family.options:
         return {}
-    counted = memory.limits / np.maximum(memory.amounts, memory.until_weights).max()
-    return {"max_in_flight": [int(number) for number in counted], "weight_share": 1}
+    return {"max_in_flight": stated, "weight_share": 1}
 
 
 def fits(schedule: Schedule, memory: MemoryLimit) -> bool:

@@ -112,7 +112,7 @@ def _problems(shape: Shape, costs: CostTable) -> dict[str, Problem]:
 
 def _named(shape: Shape, costs: CostTable, problems: dict[str, Problem]) -> list[list[NamedSchedule]]:
     """Generate the named schedules of each problem that fit its limits."""
-    named = list(named_schedules(shape, costs, next(iter(problems.values())).memory))
+    named = list(named_schedules(shape, costs))
     return [
         [n for n in named if n.rank_of == tuple(problem.rank_of) and _fits(n.schedule, shape, costs, problem)]
         for problem in problems.values()
