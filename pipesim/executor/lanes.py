@@ -28,7 +28,7 @@ from pipesim.executor.models import PipelineModel, build_model, sample
 from pipesim.executor.rank import RankExecutor
 from pipesim.executor.run import Run
 from pipesim.executor.stage import AnyStage, Boundary, probe
-from pipesim.executor.steps import Steps, make_stage, row_bytes
+from pipesim.executor.steps import Steps, make_stage, row_bytes, trainable
 from pipesim.executor.stream_device import StreamDevice
 from pipesim.executor.streams import Stream
 from pipesim.executor.transport import LocalTransport
@@ -108,7 +108,7 @@ class Lanes:
         }
         steps = Steps(self.job, 0, stages, model)
         self.collectives.add(stages)
-        parameters = [p for stage in stages.values() for p in stage.module.parameters() if p.requires_grad]
+        parameters = trainable(stages.values())
         self.steps.append(steps)
         self.ranks.append(
             RankExecutor(

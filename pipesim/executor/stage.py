@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -54,6 +55,33 @@ class Boundary:
         return self.dtype.itemsize * torch.Size(self.shape).numel()
 
 
+UNREACHED = (
+    "stage {} has trainable parameters, and no gradient reaches them from its output; of "
+    "torch.utils.checkpoint with use_reentrant=True none does where no input needs one, as in a first stage: "
+    "use use_reentrant=False"
+)
+_LEAF = "leaf Variable that requires grad"
+_EXPLANATIONS = {
+    _LEAF: "it changes its input in place, which autograd refuses of what another stage gave; copy it first",
+    "modified by an inplace operation": (
+        "a forward changes in place what the backward of an earlier microbatch needs, such as a buffer, and "
+        "several microbatches are in flight; let it work on a copy"
+    ),
+}
+
+
+@contextmanager
+def explained(stage: int) -> Iterator[None]:
+    """Say what it means in a pipeline where autograd refuses an operation in place."""
+    try:
+        yield
+    except RuntimeError as error:
+        for words, meaning in _EXPLANATIONS.items():
+            if words in str(error):
+                raise ExecutionError(f"stage {stage}: {meaning} (torch says: {error})") from error
+        raise
+
+
 @dataclass(slots=True)
 class _Live:
     """What a forward leaves for its backward."""
@@ -87,6 +115,8 @@ class Stage:
     loss_scale : float
         Factor on every microbatch's mean loss: one over the microbatches of the step over all replicas, so
         that gradients add up to those of the mean.
+    has_copy : bool
+        Another rank holds the stage too, for microbatches that go the other way.
     """
 
     def __init__(
@@ -100,6 +130,7 @@ class Stage:
         num_slices: int,
         slice_shares: tuple[float, ...] | None = None,
         loss_scale: float,
+        has_copy: bool = False,
     ) -> None:
         self.index = index
         self.module = module
@@ -113,7 +144,11 @@ class Stage:
         skips = skips or {}
         self.skips_in = {number: skip.layer for number, skip in skips.items() if skip.target == index}
         self.skips_out = {number: skip.layer for number, skip in skips.items() if skip.source == index}
+        self.copies_input = False
+        """Its first operation changes its input in place, which autograd refuses of a leaf."""
         self._loss_scale = loss_scale
+        self._has_copy = has_copy
+        self._trains = any(parameter.requires_grad for parameter in module.parameters())
         self._put_off = WeightGradients()
         self._live: dict[Key, _Live] = {}
         self._gradient_of_carried: dict[Key, tuple[Tensor | None, ...]] = {}
@@ -170,10 +205,14 @@ class Stage:
         taken = {number: tensor.requires_grad_() for number, tensor in skips.items()}
         by_layer = {self.skips_in[number]: tensor for number, tensor in taken.items()}
         held = (self.index, *key)
-        with self.meter.watching(held) if self.meter else nullcontext():
-            y, carried, outputs = self.module(x, past, self._starts[part], by_layer)
+        entry = x.clone() if self.copies_input else x
+        with self.meter.watching(held) if self.meter else nullcontext(), explained(self.index):
+            with self._one_copy() if self._has_copy else nullcontext():
+                y, carried, outputs = self.module(entry, past, self._starts[part], by_layer)
             if self.is_last:
                 y = self._loss(y, key)
+        if self._trains and not y.requires_grad:
+            raise ExecutionError(UNREACHED.format(self.index))
         made = {number: outputs[layer] for number, layer in self.skips_out.items()}
         self._live[key] = _Live(x, past, y, carried, taken, made)
         if self.meter:
@@ -204,7 +243,9 @@ class Stage:
             if tensor.requires_grad:
                 roots.append(tensor)
                 gradients.append(skips[number])
-        torch.autograd.backward(roots, gradients)
+        if live.y.requires_grad:
+            with explained(self.index):
+                torch.autograd.backward(roots, gradients)
         if part > 0:
             self._gradient_of_carried[microbatch, part - 1] = tuple(leaf.grad for leaf in live.past)
         if self.meter:
@@ -213,7 +254,23 @@ class Stage:
             number: torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
             for number, leaf in live.taken.items()
         }
-        return None if self.is_first else live.x.grad, back
+        if self.is_first:
+            return None, back
+        return torch.zeros_like(live.x) if live.x.grad is None else live.x.grad, back
+
+    @contextmanager
+    def _one_copy(self) -> Iterator[None]:
+        """Refuse buffers that the first forward changes: those of the other copy would be others."""
+        before = {name: buffer.clone() for name, buffer in self.module.named_buffers()}
+        yield
+        for name, buffer in self.module.named_buffers():
+            if not torch.equal(buffer, before[name]):
+                raise ExecutionError(
+                    f"stage {self.index} updates the buffer {name.removeprefix('layers.')!r} in its forward; "
+                    f"this schedule keeps two copies of a stage, whose buffers would drift apart; choose one "
+                    f"with one copy"
+                )
+        self._has_copy = False
 
     def check_boundary(self, key: Key, tensor: Tensor | None, boundary: Boundary | None) -> None:
         """Refuse an output whose shape is not what the next rank was told.
@@ -244,7 +301,9 @@ def probe(
     sample: tuple[Tensor, Tensor],
     skips: Mapping[int, Boundary] | None = None,
 ) -> tuple[list[Boundary], dict[int, Boundary]]:
-    """Run a stage once without gradients to learn what leaves it: slice by slice, and by skip connection.
+    """Run a stage once, without a trace, to learn what leaves it: slice by slice, and by skip connection.
+
+    Also whether its first operation changes its input in place: then it is given a copy.
 
     Raises
     ------
@@ -262,7 +321,11 @@ def probe(
     outputs: dict[int, Tensor] = {}
     by_layer = {layer: empty((skips or {})[number]) for number, layer in stage.skips_in.items()}
     stage.module.eval()
-    with torch.no_grad():
+    buffers = {name: buffer.clone() for name, buffer in stage.module.named_buffers()}
+    stage.copies_input = incoming is not None and _changes_its_input(stage, empty(incoming[0]), by_layer)
+    with torch.no_grad(), warnings.catch_warnings():
+        # Of checkpoints without gradients, for one.
+        warnings.simplefilter("ignore")
         for part in range(stage.num_slices):
             x: Any = stage._inputs[0, part] if incoming is None else empty(incoming[part])
             what = f"the output of stage {stage.index - 1}" if incoming is not None else "the model's input"
@@ -276,9 +339,24 @@ def probe(
                     f"stage {stage.index} does not take {what}, {_shown(tuple(x.shape), x.dtype)}: {error}"
                 ) from error
             outgoing.append(Boundary(tuple(y.shape), y.dtype))
+        for name, buffer in stage.module.named_buffers():
+            buffer.copy_(buffers[name])
     stage.module.train()
     made = {number: outputs[layer] for number, layer in stage.skips_out.items()}
     return outgoing, {number: Boundary(tuple(y.shape), y.dtype) for number, y in made.items()}
+
+
+def _changes_its_input(stage: Stage, x: Tensor, by_layer: Mapping[int, Tensor]) -> bool:
+    if not x.is_floating_point():
+        return False
+    try:
+        with torch.enable_grad():
+            stage.module(x.requires_grad_(), (), stage._starts[0], by_layer)
+    except RuntimeError as error:
+        return _LEAF in str(error)
+    except (ValueError, IndexError, TypeError):
+        pass  # the probe proper says it
+    return False
 
 
 class EmulatedStage:

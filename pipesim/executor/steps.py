@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from pipesim.executor.instructions import RankProgram
 from pipesim.executor.job import Job, RankResult
 from pipesim.executor.models import PipelineModel, StageModule, build_stage, sample
 from pipesim.executor.saved_bytes import ActivationMeter
+from pipesim.executor.shared_parameters import refuse_untied
 from pipesim.executor.stage import AnyStage, Boundary, Stage
 from pipesim.executor.wgrad import deferred_share
 from pipesim.executor.workload import EmulatedWorkload
@@ -37,6 +38,7 @@ def make_stage(job: Job, model: PipelineModel, index: int, device: torch.device)
             f"the schedule has the skip connections {schedule.skips}, the model has "
             f"{tuple(crossing)} when it is cut so"
         )
+    refuse_untied(model.layers, sizes, schedule.schedule.holders, num_replicas=job.num_replicas)
     first = sum(sizes[:index])
     inside = [model.taken_by(first + at) for at in range(len(layers))]
     needed = {skip.layer for skip in crossing if skip.source == index}
@@ -49,7 +51,14 @@ def make_stage(job: Job, model: PipelineModel, index: int, device: torch.device)
         num_slices=schedule.num_slices,
         slice_shares=schedule.slice_shares,
         loss_scale=1 / (schedule.num_microbatches * job.num_replicas),
+        has_copy=schedule.schedule.holds_stages_twice,
     )
+
+
+def trainable(stages: Iterable[AnyStage]) -> list[nn.Parameter]:
+    """List the parameters of stages that an optimizer steps, each once."""
+    found = (p for stage in stages for p in stage.module.parameters() if p.requires_grad)
+    return list(dict.fromkeys(found))
 
 
 class Steps:

@@ -31,9 +31,11 @@ from pipesim.executor.environment import environment
 from pipesim.executor.instructions import Instruction, RankProgram
 from pipesim.executor.job import RUNTIMES, Job, RankResult
 from pipesim.executor.models import build_model, build_stage, sample
+from pipesim.executor.shared_parameters import refuse_untied
 from pipesim.executor.torch_runtime import torch_schedule
 from pipesim.executor.workload import EmulatedWorkload
 from pipesim.ir.actions import RECEIVES, SENDS, Op, Schedule
+from pipesim.scenario import split_layers
 
 NAMED_CLASSES = {
     "gpipe": "ScheduleGPipe",
@@ -124,8 +126,9 @@ class TorchRank:
         self._group = group
         self.stages = {stage: self._stage(stage, module, group) for stage, module in self.modules.items()}
         self._schedule = _schedule(job, list(self.stages.values()), self._loss)
-        parameters = [p for module in self.modules.values() for p in module.parameters()]
-        self._optimizer = self._model.optimizer(parameters) if self._model else None
+        parameters = dict.fromkeys(p for module in self.modules.values() for p in module.parameters())
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        self._optimizer = self._model.optimizer(trained) if self._model and trained else None
 
     def run(
         self, process: int, on_step: Callable[[int], None], told_by_all: Callable[[str, Any], list[Any]]
@@ -218,6 +221,8 @@ class TorchRank:
             sizes = workload.boundary_bytes
             return _Sender(max(1, sizes[stage] // 4) if stage < schedule.num_stages - 1 else 1)
         assert self._model is not None
+        sizes = split_layers(len(self._model.layers), schedule.num_stages, workload.split)
+        refuse_untied(self._model.layers, sizes, schedule.schedule.holders, num_replicas=1)
         return nn.Sequential(*build_stage(workload, self._model, stage, schedule.num_stages))
 
     def _stage(self, stage: int, module: nn.Module, group: Any) -> TimedStage:

@@ -39,7 +39,7 @@ class WeightGradients:
 
     def put(self, product: Product, layer: nn.Module, x: Tensor, gradient: Tensor) -> bool:
         """Keep the operands if the store is deferring; say whether it did."""
-        if self._open is None:
+        if self._open is None or has_hooks(layer):
             return False
         self._open.append((product, layer, x, gradient))
         return True
@@ -49,6 +49,8 @@ class WeightGradients:
         with torch.no_grad():
             for product, layer, x, gradient in self._kept.pop(key):
                 for parameter, value in product(layer, x, gradient):
+                    if not parameter.requires_grad:
+                        continue
                     if parameter.grad is None:
                         parameter.grad = value
                     else:
@@ -62,6 +64,8 @@ class WeightGradients:
 def make_deferrable(module: nn.Module, store: WeightGradients) -> None:
     """Let every `nn.Linear` and `nn.Conv2d` of a module put its weight gradient off; values stay the same."""
     for layer in module.modules():
+        if layer._parameters.get("weight") is None:
+            continue  # computed from other parameters, as weight_norm does
         if type(layer) is nn.Linear:
             layer.__class__ = _DeferrableLinear
         elif (
@@ -73,10 +77,16 @@ def make_deferrable(module: nn.Module, store: WeightGradients) -> None:
         object.__setattr__(layer, "store", store)
 
 
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether something waits for gradients of a layer's own parameters, which only autograd would tell."""
+    return any(p._backward_hooks or p._post_accumulate_grad_hooks for p in layer.parameters(recurse=False))
+
+
 def deferred_share(module: nn.Module) -> float:
     """Share of a module's parameters whose gradient W computes."""
     total = sum(p.numel() for p in module.parameters())
-    layers = [m for m in module.modules() if isinstance(m, _DeferrableLinear | _DeferrableConv2d)]
+    deferrable = (m for m in module.modules() if isinstance(m, _DeferrableLinear | _DeferrableConv2d))
+    layers = [layer for layer in deferrable if not has_hooks(layer)]
     deferred = {id(p): p.numel() for layer in layers for p in layer.parameters(recurse=False)}
     return sum(deferred.values()) / total if total else 0.0
 
@@ -108,7 +118,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         of_input = gradient @ weight if ctx.needs_input_grad[0] else None
-        if ctx.layer.store.put(_linear_product, ctx.layer, x, gradient):
+        if not any(ctx.needs_input_grad[1:3]) or ctx.layer.store.put(_linear_product, ctx.layer, x, gradient):
             return of_input, None, None, None
         of_weight, of_bias = _linear_gradients(x, gradient, ctx.layer.bias is not None)
         return of_input, of_weight, of_bias, None
@@ -139,7 +149,7 @@ class _Conv2d(torch.autograd.Function):
         of_input = None
         if ctx.needs_input_grad[0]:
             of_input = conv2d_input(x.shape, weight, gradient, *_convolution(ctx.layer))
-        if ctx.layer.store.put(_conv2d_product, ctx.layer, x, gradient):
+        if not any(ctx.needs_input_grad[1:3]) or ctx.layer.store.put(_conv2d_product, ctx.layer, x, gradient):
             return of_input, None, None, None
         of_weight, of_bias = _conv2d_gradients(ctx.layer, x, gradient)
         return of_input, of_weight, of_bias, None

@@ -26,7 +26,7 @@ from pipesim.executor.job import BETWEEN_STEPS, BUILDING, Job, RankError, RankRe
 from pipesim.executor.models import build_model, sample
 from pipesim.executor.rank import RankExecutor
 from pipesim.executor.stage import AnyStage, Boundary, EmulatedStage, Stage, probe
-from pipesim.executor.steps import Steps, make_stage, row_bytes
+from pipesim.executor.steps import Steps, make_stage, row_bytes, trainable
 from pipesim.executor.stream_device import StreamDevice
 from pipesim.executor.streams import CudaStream
 from pipesim.executor.transport import GlooTransport, OrderedTransport, Transport
@@ -128,7 +128,7 @@ class Worker:
         if transport.matches_by_number:
             program = post_receives_early(program, job.receives_ahead)
         stages, boundaries, skip_boundaries = self._stages(job, program, device.torch_device)
-        parameters = [p for stage in stages.values() for p in stage.module.parameters() if p.requires_grad]
+        parameters = trainable(stages.values())
         model = None if isinstance(job.workload, EmulatedWorkload) else build_model(job.workload)
         emulated = job.workload.gradient_bytes if isinstance(job.workload, EmulatedWorkload) else None
         collectives = ProcessCollectives(
