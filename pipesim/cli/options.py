@@ -34,8 +34,13 @@ StartupTimeout = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Ranks = Annotated[int | None, typer.Option("--ranks", help="Without a file: pipeline ranks p.")]
 Microbatches = Annotated[int | None, typer.Option("--microbatches", help="Without a file: microbatches m.")]
-Forward = Annotated[str | None, typer.Option("--forward", help="Without a file: forward time of a rank.")]
-Backward = Annotated[str | None, typer.Option("--backward", help="Without a file: backward time of a rank.")]
+_ONE_OR_MORE = "of a rank, as '11.2 ms', or with commas of each stage."
+Forward = Annotated[
+    str | None, typer.Option("--forward", help=f"Without a file: forward time {_ONE_OR_MORE}")
+]
+Backward = Annotated[
+    str | None, typer.Option("--backward", help=f"Without a file: backward time {_ONE_OR_MORE}")
+]
 P2p = Annotated[str | None, typer.Option("--p2p", help="Without a file: time of one transfer.")]
 Chunks = Annotated[
     str | None,
@@ -108,6 +113,8 @@ def read_scenario(
 
 
 def _number_or_text(value: Any) -> Any:
+    if isinstance(value, str) and "," in value:
+        return [_number_or_text(entry.strip()) for entry in value.split(",")]
     try:
         return float(value)
     except ValueError:

@@ -14,14 +14,19 @@ from pipesim.costs.table import Array, CostTable, Skip
 from pipesim.errors import ScenarioError
 from pipesim.scenario.resolved import DirectCosts
 
+REGROUPED = "stages of another number"
+"""Where the provenance says that stated lists had to be added up or split."""
+
 
 def direct_costs(
     costs: DirectCosts, *, num_ranks: int, num_chunks: int, file: str | None = None
 ) -> CostTable:
     """Spread stated costs over the S = `num_ranks` * `num_chunks` stages of a pipeline.
 
-    A scalar belongs to a whole rank, so each of its stages gets 1/`num_chunks` of it; a tuple has one entry a
-    stage. Without stated I and W each takes half of B. Where any number is a `Fraction`, all become one.
+    A scalar belongs to a whole rank, so each of its stages gets 1/`num_chunks` of it. Entries of a tuple
+    follow each other through the model: where there are more of them than stages, neighbours are added up,
+    where there are fewer, each is split evenly, and `provenance` says so. Without stated I and W each takes
+    half of B. Where any number is a `Fraction`, all become one.
 
     Parameters
     ----------
@@ -35,7 +40,7 @@ def direct_costs(
     Raises
     ------
     ScenarioError
-        If a tuple does not have S entries.
+        If the entries of a tuple do not go evenly into S stages, nor the stages into them.
     """
     num_stages = num_ranks * num_chunks
     exact = any(isinstance(value, Fraction) for value in _numbers(costs))
@@ -45,14 +50,20 @@ def direct_costs(
     def per_stage(value: Any, key: str) -> Array:
         if not isinstance(value, tuple):
             return np.full(num_stages, number(value) / num_chunks, dtype=dtype)
-        if len(value) != num_stages:
-            raise ScenarioError(
-                f"has {len(value)} entries, one a stage is needed: {num_stages} "
-                f"({num_ranks} ranks x {num_chunks} chunks)",
-                file=file,
-                key=f"costs.{key}",
-            )
-        return np.array([number(entry) for entry in value], dtype=dtype)
+        entries = [number(entry) for entry in value]
+        if len(entries) % num_stages == 0:
+            together = len(entries) // num_stages
+            sums = [sum(entries[at : at + together]) for at in range(0, len(entries), together)]
+            return np.array(sums, dtype=dtype)
+        if num_stages % len(entries) == 0:
+            parts = num_stages // len(entries)
+            return np.array([entry / parts for entry in entries for _ in range(parts)], dtype=dtype)
+        raise ScenarioError(
+            f"has {len(entries)} entries, which go into {num_stages} stages ({num_ranks} ranks x "
+            f"{num_chunks} chunks) neither added up nor split evenly",
+            file=file,
+            key=f"costs.{key}",
+        )
 
     backward = per_stage(costs.backward_s, "backward")
     if costs.input_gradient_s is None or costs.weight_gradient_s is None:
@@ -90,8 +101,27 @@ def direct_costs(
         activation_bytes=per_stage(costs.activation_bytes, "activations"),
         working_bytes=nothing,
         skips=tuple(Skip(source, target, number(nbytes)) for source, target, nbytes in costs.skips),
-        provenance={"costs": "stated in the scenario", "input and weight gradient": split},
+        provenance={
+            "costs": "stated in the scenario",
+            "input and weight gradient": split,
+            **_regrouped(costs, num_stages),
+        },
     )
+
+
+def _regrouped(costs: DirectCosts, num_stages: int) -> dict[str, str]:
+    """Say how lists of another length became costs of the stages."""
+    lengths = {
+        len(value) for item in fields(costs) if _is_list(value := getattr(costs, item.name), item.name)
+    }
+    more, fewer = (n for n in (max(lengths, default=0), min(lengths, default=num_stages)))
+    words = [f"{more} stated times, neighbours added up"] if more > num_stages else []
+    words += [f"{fewer} stated times, split evenly"] if fewer < num_stages else []
+    return {REGROUPED: "; ".join(words)} if words else {}
+
+
+def _is_list(value: Any, name: str) -> bool:
+    return isinstance(value, tuple) and name != "skips"
 
 
 def _numbers(costs: DirectCosts) -> Iterator[Any]:

@@ -18,7 +18,7 @@ from pipesim.scenario.contradictions import (
 )
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.notes import Notes
-from pipesim.scenario.resolve_costs import resolve_costs
+from pipesim.scenario.resolve_costs import check_units, resolve_costs
 from pipesim.scenario.resolve_groups import place_groups
 from pipesim.scenario.resolve_hardware import resolve_cluster, resolve_efficiency, resolve_precision
 from pipesim.scenario.resolve_model import resolve_model, resolve_torch_model

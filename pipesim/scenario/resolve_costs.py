@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
 from numbers import Real
-from typing import cast
+from string import ascii_letters
+from typing import Any, cast
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.notes import Notes
@@ -73,6 +75,47 @@ def resolve_costs(keys: CostKeys, parallel: Parallel, notes: Notes) -> DirectCos
         activation_bytes=_real(0.0 if keys.activations is None else keys.activations),
         skips=tuple((skip.source, skip.target, cast(Real, skip.bytes)) for skip in keys.skips),
     )
+
+
+_LETTERS = ascii_letters + "\u00b5\u03bc"
+"""Of units of time, micro in both of its codes."""
+_TIMES = (
+    *("forward", "backward", "input_gradient", "weight_gradient", "overlapped_pair"),
+    *("gradient_sync", "optimizer", "p2p"),
+)
+
+
+def check_units(stated: Mapping[str, Any]) -> None:
+    """Refuse times without a unit beside times with one: one of them is a slip.
+
+    Parameters
+    ----------
+    stated : Mapping
+        The section ``costs`` as it was written; a time without a unit is in seconds, zero needs none.
+
+    Raises
+    ------
+    ScenarioError
+        With the key that has none.
+    """
+    with_unit, bare = "", ""
+    for name in _TIMES:
+        value = stated.get(name)
+        value = value.get("latency") if isinstance(value, Mapping) else value
+        for entry in value if isinstance(value, list | tuple) else [value]:
+            text = "" if entry is None else str(entry).strip()
+            if not text.rstrip(_LETTERS).strip(" 0."):
+                continue
+            if text[-1].isalpha():
+                with_unit = with_unit or f"costs.{name} {text}"
+            else:
+                bare = bare or f"{name} {text}"
+    if with_unit and bare:
+        name, value = bare.split(" ", 1)
+        raise ScenarioError(
+            f"found {value} without a unit beside {with_unit}; needed: a unit for each, as {value} ms",
+            key=f"costs.{name}",
+        )
 
 
 def _backward(keys: CostKeys, notes: Notes) -> tuple[PerStage, PerStage | None, PerStage | None]:

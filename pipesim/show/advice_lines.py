@@ -11,6 +11,8 @@ from pipesim.show.protocols import JudgedRow, JudgedRuns, R, TimedRun
 
 _MOST_NAMED = 5
 _MOST_LIMITS = 4
+_CLEARLY_UNEVEN = 0.05
+"""Share above the mean from which a cut, and not the schedule, is what to change."""
 
 
 def advice_lines(judged: JudgedRuns[R], refusal: str = "") -> list[str]:
@@ -25,13 +27,14 @@ def advice_lines(judged: JudgedRuns[R], refusal: str = "") -> list[str]:
     """
     lines = [use_line(judged, judged.recommended.label), _gain_line(judged, refusal), memory_line(judged)]
     lines.append(limits_line(judged))
-    return [*lines, *faster_lines(judged)]
+    return [*lines, *floor_lines(judged.recommended), *faster_lines(judged)]
 
 
 def run_lines(judged: JudgedRuns[R]) -> list[str]:
     """Say of a single run how long a step takes, whether it fits, and what limits it."""
     label = judged.recommended.label
-    return [_step_words(judged, label), memory_line(judged), limits_line(judged)]
+    lines = [_step_words(judged, label), memory_line(judged), limits_line(judged)]
+    return [*lines, *floor_lines(judged.recommended)]
 
 
 def use_line(judged: JudgedRuns[R], what: str) -> str:
@@ -124,6 +127,20 @@ def limits_line(judged: JudgedRuns[R]) -> str:
         if share >= 0.001
     ]
     return f"Limits: {', '.join(parts[:_MOST_LIMITS])}."
+
+
+def floor_lines(run: TimedRun) -> Iterator[str]:
+    """Say how long the busiest rank computes where that is clearly above the mean: no order is faster."""
+    busy_s = [float(rank.busy_s) for rank in run.metrics.ranks]
+    floor_s, mean_s = max(busy_s), sum(busy_s) / len(busy_s)
+    if floor_s <= mean_s * (1 + _CLEARLY_UNEVEN):
+        return
+    text = (
+        f"FLOOR {seconds(floor_s)}: rank {busy_s.index(floor_s)} computes that long, "
+        f"{short_percent(floor_s / mean_s - 1)} above the mean. A balanced cut has {seconds(mean_s)} a rank: "
+    )
+    tries = run.scenario.model is not None and run.scenario.layers.kind == "even"
+    yield text + ("--set layers=balanced tries one." if tries else "move layers first.")
 
 
 def faster_lines(judged: JudgedRuns[R]) -> Iterator[str]:

@@ -77,10 +77,14 @@ def _memory(run: Any) -> str:
 
 
 def _runs_in(row: JudgedRow[R]) -> str:
-    names = [name for name in FRAMEWORKS if name in row.run.frameworks]
-    if len(names) == len(FRAMEWORKS):
-        return "all"
-    return " ".join(names) or ("torch csv" if row.runs_by == "csv" else "-")
+    found = frameworks_words(row.run)
+    return "torch csv" if found == "-" and row.runs_by == "csv" else found
+
+
+def frameworks_words(run: Any) -> str:
+    """Name the frameworks that run a schedule by name, in a column's width."""
+    names = [name for name in FRAMEWORKS if name in run.frameworks]
+    return "all" if len(names) == len(FRAMEWORKS) else " ".join(names) or "-"
 
 
 def _legend(judged: JudgedRuns[R], rows: list[JudgedRow[R]]) -> Iterator[str]:

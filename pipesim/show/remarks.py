@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from pipesim.costs.direct import REGROUPED
 from pipesim.schedules import family
 from pipesim.schedules.frameworks import FRAMEWORKS, runs_only_as_csv
 from pipesim.show.amounts import amount, seconds
@@ -53,7 +54,18 @@ def urgent_notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterato
     for warning in results[0].scenario.warnings:
         yield f"warning: {warning}"
     yield from _impossible(results)
+    yield from _regrouped_notes(results)
     yield from _changes_that_help(results, changes_for_memory)
+
+
+def _regrouped_notes(results: Sequence[TimedRun]) -> Iterator[str]:
+    """Say where stated times of other stages than a schedule's were added up or split."""
+    by_words: dict[str, list[str]] = {}
+    for result in results:
+        if words := result.costs.provenance.get(REGROUPED):
+            by_words.setdefault(words, []).append(result.label)
+    for words, labels in by_words.items():
+        yield f"note: {words}: {', '.join(labels)}"
 
 
 def _changes_that_help(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
