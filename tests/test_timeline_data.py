@@ -42,8 +42,8 @@ RUNS = {
     "chunks": (GPT3, {"batch.global": 32, "schedule": "zb-v"}),
     "pairs": (TEACHING, {"schedule": "dualpipe"}),
     "slices": (TEACHING, {"schedule": "seq1f1b"}),
-    "both ranks wait": (TEACHING, {"costs.p2p": 0.1, "network.p2p": "blocking"}),
-    "jitter": (TEACHING, {"costs.p2p": 0.1, "jitter": {"compute": 0.05}}),
+    "both ranks wait": (TEACHING, {"costs.p2p": "0.1 s", "network.p2p": "blocking"}),
+    "jitter": (TEACHING, {"costs.p2p": "0.1 s", "jitter": {"compute": 0.05}}),
     "shards": (GPT3, {"batch.global": 32, "optimizer": "zero3"}),
 }
 
