@@ -169,7 +169,7 @@ def test_shares_too_small_to_divide_by_are_refused(key):
 
 
 def test_the_largest_quantities_give_finite_numbers():
-    result = predict(load_scenario(TEACHING, ["costs.forward=1e30 s", "costs.p2p=1e30"]))
+    result = predict(load_scenario(TEACHING, ["costs.forward=1e30 s", "costs.p2p=1e30 s"]))
     json.dumps(result.to_dict(), allow_nan=False)
 
 
