@@ -121,6 +121,8 @@ def resolve(
         check_loads(keys.jitter, parallel)
     accelerator = None if cluster is None else cluster.accelerator
     stated, costs_file = (None, None) if keys.costs is None else costs(keys.costs, directory)
+    if stated is not None and isinstance(written := source.keys.get("costs"), Mapping):
+        check_units(written)
     return kind(
         name=keys.name or (printable_stem(file) if file else "scenario"),
         parallel=parallel,
