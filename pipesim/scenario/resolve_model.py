@@ -79,6 +79,7 @@ def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
         source=keys.source,
         experts=experts,
         latent_attention=latent,
+        num_nextn_predict_layers=keys.num_nextn_predict_layers or 0,
     )
 
 

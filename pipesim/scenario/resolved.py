@@ -92,6 +92,18 @@ class Transformer:
     source: str
     experts: Experts | None = None
     latent_attention: LatentAttention | None = None
+    num_nextn_predict_layers: int = 0
+    """Layers behind the last, each of which predicts one more token (DeepSeek-V3, arXiv 2412.19437, 2.2)."""
+
+    @property
+    def prediction_layers(self) -> tuple[bool, ...]:
+        """Whether each of them has experts: as the last layer does."""
+        return (self.has_experts(self.num_hidden_layers - 1),) * self.num_nextn_predict_layers
+
+    @property
+    def embeds_twice(self) -> bool:
+        """Whether the last stage needs the embedding too: for its head, or for what it predicts beyond."""
+        return self.tie_word_embeddings or self.num_nextn_predict_layers > 0
 
     def has_experts(self, layer: int) -> bool:
         """Whether layer 0..L-1 has experts in place of one MLP."""

@@ -110,6 +110,11 @@ class ModelKeys(Keys):
     expert_imbalance: PositiveNumber | None = Field(
         None, description="tokens of the busiest device over the mean"
     )
+    num_nextn_predict_layers: CountOrZero | None = Field(
+        None,
+        description="further layers on the last stage, each of which predicts one more token with the same "
+        "embedding and head; none by default",
+    )
     q_lora_rank: Count | None = Field(None, description="width of the queries' latent vector")
     kv_lora_rank: Count | None = Field(None, description="width of the keys' and values' latent vector")
     qk_nope_head_dim: Count | None = Field(None, description="width of a query head without position")

@@ -95,11 +95,14 @@ def stage_activations(
         if not setting.model.gated_mlp:
             held += hidden / VALUE_BYTES  # the embedding's dropout mask
     if last:
-        held += 2 * hidden  # inputs of norm and head
+        # Inputs of norm and head, of as many losses; of a further prediction also those of its two norms and
+        # of the matrix behind them.
+        further = setting.model.num_nextn_predict_layers
+        held += 2 * hidden * (1 + further) + 4 * hidden * further
         number = setting.num_tokens * setting.model.vocab_size / setting.tensor
         kept, beside = _FUSED_LOSS_BYTES if setting.fused_loss else _LOSS_BYTES
-        logits, deferred_logits = kept * number, VALUE_BYTES * number
-        deferred += hidden + deferred_logits
+        logits, deferred_logits = (1 + further) * kept * number, (1 + further) * VALUE_BYTES * number
+        deferred += (1 + further) * hidden + 2 * further * hidden + deferred_logits
         held += logits
         # The logits are gone by the time the backward reaches the layers.
         working = max(working - logits, beside * number + _stream_gradient_bytes(setting))

@@ -11,8 +11,19 @@ from pipesim.costs.stages.balance import Chain, balanced, expected_in_flight
 from pipesim.costs.stages.state import StateBytes
 from pipesim.costs.transformer.activation_memory import stage_activations
 from pipesim.costs.transformer.kinds import LayerKind
-from pipesim.costs.transformer.layer import Setting, embedding_times, head_times, layer_times
-from pipesim.costs.transformer.parameters import ParameterCount, embedding_parameters, head_parameters
+from pipesim.costs.transformer.layer import (
+    Setting,
+    embedding_times,
+    head_times,
+    layer_times,
+    prediction_times,
+)
+from pipesim.costs.transformer.parameters import (
+    ParameterCount,
+    embedding_parameters,
+    head_parameters,
+    prediction_parameters,
+)
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.costs.transformer.trained import trained_layer
 from pipesim.errors import ScenarioError
@@ -67,7 +78,7 @@ def layers_per_stage(
 def layers_of_stages(
     scenario: ResolvedScenario, model: Transformer, counts: tuple[int, ...]
 ) -> tuple[tuple[LayerKind, ...], ...]:
-    """Kinds of the layers of each stage in turn.
+    """Kinds of the layers of each stage in turn, those of further predictions at the end.
 
     Raises
     ------
@@ -88,6 +99,7 @@ def layers_of_stages(
             tuple(LayerKind(model.has_experts(first + at), kept=at >= number) for at in range(count))
         )
         first += count
+    stages[-1] += tuple(LayerKind(mixed, kept=recomputed is not None) for mixed in model.prediction_layers)
     return tuple(stages)
 
 
@@ -101,8 +113,9 @@ def _chain(scenario: ResolvedScenario, setting: Setting, holders: Holders) -> Ch
     seconds = np.array(
         [by_accelerator[each.name] * slow.get(rank, 1.0) for rank, each in enumerate(accelerators)]
     )
+    further = tuple(map(LayerKind, model.prediction_layers))
     alone = [
-        stage_activations(setting, (), first=False, last=True),
+        stage_activations(setting, further, first=False, last=True),
         stage_activations(setting, (), first=True, last=False),
         stage_activations(setting, (LayerKind(False),), first=False, last=False),
         stage_activations(setting, (LayerKind(True),), first=False, last=False),
@@ -123,18 +136,16 @@ def _chain(scenario: ResolvedScenario, setting: Setting, holders: Holders) -> Ch
 def _seconds(
     scenario: ResolvedScenario, model: Transformer, accelerator: Accelerator
 ) -> npt.NDArray[np.float64]:
-    """Forward and backward of the head, the embedding, a layer without and one with experts."""
+    """Forward and backward of the head and further predictions, the embedding, a layer of either kind."""
     assert scenario.cluster is not None
     assert scenario.efficiency is not None
     alike = replace(scenario.cluster, accelerator=accelerator, other_accelerators={})
     setting = layer_setting(scenario, model, alike, scenario.efficiency)
-    kinds = (
-        head_times(setting),
-        embedding_times(setting),
-        layer_times(setting),
-        layer_times(setting, with_experts=True),
-    )
-    return np.array([kind.total_s for kind in kinds])
+    layers = [layer_times(setting, with_experts=mixed).total_s for mixed in (False, True)]
+    head_s = head_times(setting).total_s
+    for mixed in model.prediction_layers:
+        head_s += layers[mixed] + prediction_times(setting).total_s + head_times(setting).total_s
+    return np.array([head_s, embedding_times(setting).total_s, *layers])
 
 
 def _state_bytes(
@@ -150,6 +161,14 @@ def _state_bytes(
         for module, count in (("head", head), ("embedding", embedding_parameters(model)))
     ]
     counts += [trained_layer(model, trained, parallel.tensor, with_experts=mixed) for mixed in (False, True)]
+    for mixed in model.prediction_layers:
+        beside = prediction_parameters(model)
+        of_further = beside, ParameterCount(0) if "head" in trained.frozen else beside
+        first, second = (
+            sum(three, ParameterCount(0))
+            for three in zip(counts[0], counts[2 + mixed], of_further, strict=True)
+        )
+        counts[0] = first, second
     found = []
     for pair in counts:
         held, learned = (

@@ -112,13 +112,24 @@ def step_flops(
     half of the attention, as Megatron-core does.
     """
     num_tokens = num_sequences * model.seq_length
-    attention = model.num_hidden_layers * layer_attention_flops(model, num_sequences) * (0.5 if causal else 1)
-    layers = attention + sum(
-        layer_gemm_flops(model, num_tokens, with_experts=model.has_experts(layer))
-        for layer in range(model.num_hidden_layers)
-    )
+    with_experts = [model.has_experts(layer) for layer in range(model.num_hidden_layers)]
+    with_experts += model.prediction_layers
+    attention = len(with_experts) * layer_attention_flops(model, num_sequences) * (0.5 if causal else 1)
+    layers = attention + sum(layer_gemm_flops(model, num_tokens, with_experts=each) for each in with_experts)
     again = {"none": 0.0, "selective": attention, "full": layers}[recompute]
-    return 3 * layers + again + 3 * head_flops(model, num_tokens)
+    predictions = model.num_nextn_predict_layers * prediction_flops(model, num_tokens)
+    heads = (1 + model.num_nextn_predict_layers) * head_flops(model, num_tokens)
+    return 3 * layers + again + 3 * (heads + predictions)
+
+
+def prediction_flops(model: Transformer, num_tokens: float) -> float:
+    """Forward FLOPs of the matrix that puts a further prediction's two inputs together."""
+    return shapes_flops(prediction_gemms(model), num_tokens)
+
+
+def prediction_gemms(model: Transformer, tensor: int = 1) -> Shapes:
+    """Give that matrix."""
+    return ((model.hidden_size / tensor, 2 * model.hidden_size),)
 
 
 def recomputed_flops(

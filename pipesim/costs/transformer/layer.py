@@ -46,6 +46,7 @@ from pipesim.costs.transformer.flops import (
     latent_up_gemms,
     layer_attention_flops,
     mlp_gemms,
+    prediction_gemms,
     router_flops,
 )
 from pipesim.costs.transformer.layer_exchange import NOTHING_MOVED, Moved, layer_exchange
@@ -272,6 +273,20 @@ def head_times(setting: Setting) -> BlockTimes:
     loss = _LOGIT_BYTES * logits / rates.memory_bytes_per_s
     learned = 0.0 if "head" in setting.trained.frozen else gemm
     return BlockTimes({"head": gemm + loss}, {"head": gemm + learned + loss}, weight_gradient_s=learned)
+
+
+def prediction_times(setting: Setting) -> BlockTimes:
+    """Time what a further prediction has beside a layer and the head: two norms and a matrix behind them."""
+    model, rates, rows = setting.model, setting.rates, setting.num_tokens
+    gemm = products(prediction_gemms(model, setting.tensor), rows, rates)
+    share = setting.tensor if setting.sequence_parallel else 1
+    norms = rows * _NORM_BYTES * model.hidden_size / share / rates.memory_bytes_per_s
+    learned = 0.0 if "head" in setting.trained.frozen else gemm.weight_gradient_s
+    return BlockTimes(
+        {"gemm": gemm.forward_s, "memory_bound": norms},
+        {"gemm": gemm.input_gradient_s + learned, "memory_bound": _MEMORY_BOUND_BACKWARD * norms},
+        weight_gradient_s=learned,
+    )
 
 
 def embedding_times(setting: Setting) -> BlockTimes:

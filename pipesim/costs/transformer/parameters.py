@@ -143,12 +143,20 @@ def head_parameters(model: Transformer) -> ParameterCount:
     return ParameterCount(split=model.vocab_size * model.hidden_size)
 
 
+def prediction_parameters(model: Transformer) -> ParameterCount:
+    """Parameters that a further prediction has beside a layer: two norms, a matrix behind them, one more."""
+    hidden = model.hidden_size
+    return ParameterCount(split=2 * hidden * hidden, copied=(6 if model.biases else 3) * hidden)
+
+
 def model_parameters(model: Transformer) -> int:
-    """Parameters of the whole model, a tied embedding counted once."""
+    """Parameters of the whole model, a tied embedding and what further predictions share counted once."""
     total = sum(
         layer_parameters(model, with_experts=model.has_experts(layer)).total
         for layer in range(model.num_hidden_layers)
     )
+    for with_experts in model.prediction_layers:
+        total += layer_parameters(model, with_experts=with_experts).total + prediction_parameters(model).total
     total += embedding_parameters(model).total + final_norm_parameters(model).total
     return total if model.tie_word_embeddings else total + head_parameters(model).total
 
@@ -160,7 +168,8 @@ def active_parameters(model: Transformer) -> int:
         return model_parameters(model)
     idle = experts.num_experts - experts.num_experts_per_tok
     of_an_expert = num_mlp_matrices(model) * model.hidden_size * experts.intermediate_size
-    return model_parameters(model) - sum(experts.in_layer) * idle * of_an_expert
+    num_layers = sum(experts.in_layer) + sum(model.prediction_layers)
+    return model_parameters(model) - num_layers * idle * of_an_expert
 
 
 def experts_in_stages(model: Transformer, layers_per_stage: tuple[int, ...]) -> Iterator[int]:

@@ -16,6 +16,7 @@ from pipesim.costs.transformer.flops import (
     head_flops,
     layer_gemm_flops,
     mlp_gemms,
+    prediction_flops,
     router_flops,
     shapes_flops,
 )
@@ -25,6 +26,7 @@ from pipesim.costs.transformer.parameters import (
     final_norm_parameters,
     head_parameters,
     module_parameters,
+    prediction_parameters,
 )
 from pipesim.scenario.resolved import Experts, Parallel, TrainableModule, Trained, Transformer
 
@@ -83,23 +85,31 @@ def trained_stages(
 def _ends(
     model: Transformer, trained: Trained, stage: int, num_stages: int, *, only_trained: bool
 ) -> list[ParameterCount]:
-    """Embedding and head of the stages that have them; a tied one lies on both."""
+    """Embedding and head of the stages that have them; one that both need lies on both."""
     found = []
     if stage == 0 and not (only_trained and "embedding" in trained.frozen):
         found.append(embedding_parameters(model))
     if stage == num_stages - 1 and not (only_trained and "head" in trained.frozen):
         found.append(final_norm_parameters(model))
+        found += [prediction_parameters(model)] * model.num_nextn_predict_layers
         if num_stages > 1 or not model.tie_word_embeddings:
             found.append(head_parameters(model))
+    is_trained = not (only_trained and "embedding" in trained.frozen)
+    if stage == num_stages - 1 > 0 and is_trained and model.embeds_twice and not model.tie_word_embeddings:
+        found.append(head_parameters(model))
     return found
 
 
 def untrained_flops(model: Transformer, trained: Trained, num_sequences: float) -> float:
     """FLOPs of a step that frozen weights spare, less those of adapters."""
     num_tokens = num_sequences * model.seq_length
-    spared = head_flops(model, num_tokens) if "head" in trained.frozen else 0.0
+    further = model.num_nextn_predict_layers
+    of_heads = (1 + further) * head_flops(model, num_tokens) + further * prediction_flops(model, num_tokens)
+    spared = of_heads if "head" in trained.frozen else 0.0
+    layers = [model.has_experts(layer) for layer in range(model.num_hidden_layers)]
+    layers += model.prediction_layers
     for mixed in (False, True):
-        number = sum(model.has_experts(layer) == mixed for layer in range(model.num_hidden_layers))
+        number = layers.count(mixed)
         if number:
             spared += number * _layer_spared(model, trained, num_tokens, with_experts=mixed)
     return spared

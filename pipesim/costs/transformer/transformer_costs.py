@@ -27,6 +27,7 @@ from pipesim.costs.transformer.layer import (
     head_times,
     layer_times,
     message_bytes,
+    prediction_times,
 )
 from pipesim.costs.transformer.layer_exchange import Moved
 from pipesim.costs.transformer.parameters import (
@@ -126,10 +127,10 @@ def model_costs(
         else {},
         tied_embedding_bytes=embedding_parameters(model).split / parallel.tensor * precision.gradient_bytes,
         tied_embedding_ring=tied_embedding_ring(cluster, parallel)
-        if model.tie_word_embeddings and "embedding" not in scenario.trained.frozen
+        if model.embeds_twice and "embedding" not in scenario.trained.frozen
         else None,
         second_embedding_parameters=head_parameters(model).per_device(parallel.tensor)
-        if model.tie_word_embeddings and num_stages > 1
+        if model.embeds_twice and num_stages > 1
         else 0.0,
     )
     return cost_table(scenario, cluster, efficiency, stages, num_chunks=num_chunks)
@@ -142,9 +143,9 @@ class _StageTimes:
     Parameters
     ----------
     kinds : tuple of BlockTimes
-        Embedding, head, and layers by `LayerKind`.
+        Embedding, head, layers by `LayerKind`, and what a further prediction has beside a layer and the head.
     numbers : FloatArray
-        Blocks of each kind on each stage, shape (6, S).
+        Blocks of each kind on each stage, shape (7, S).
     layers : tuple of tuple of LayerKind
         Layers of each stage in turn.
     """
@@ -155,15 +156,17 @@ class _StageTimes:
 
     @classmethod
     def of(cls, setting: Setting, layers: tuple[tuple[LayerKind, ...], ...]) -> _StageTimes:
-        numbers = np.zeros((2 + len(LAYER_KINDS), len(layers)))
-        numbers[0, 0] = numbers[1, -1] = 1
+        further = setting.model.num_nextn_predict_layers
+        numbers = np.zeros((3 + len(LAYER_KINDS), len(layers)))
+        numbers[0, 0], numbers[1, -1], numbers[-1, -1] = 1, 1 + further, further
         for stage, of_stage in enumerate(layers):
             for kind in of_stage:
                 numbers[2 + LAYER_KINDS.index(kind), stage] += 1
         of_layers = (
             layer_times(kind.setting(setting), with_experts=kind.with_experts) for kind in LAYER_KINDS
         )
-        return cls((embedding_times(setting), head_times(setting), *of_layers), numbers, layers)
+        ends = embedding_times(setting), head_times(setting)
+        return cls((*ends, *of_layers, prediction_times(setting)), numbers, layers)
 
     def of_layer(self, kind: LayerKind) -> BlockTimes:
         """Look up the times of one layer."""
