@@ -11,6 +11,7 @@ from pipesim.cli.app import app
 from pipesim.errors import PipesimError, ScheduleError
 from pipesim.ir import lower
 from pipesim.schedules import Shape, generate
+from pipesim.schedules.frameworks import settings_by_name
 from pipesim.schedules.torchtitan_settings import torchtitan_settings
 
 pytest.importorskip("torch.distributed.pipelining.schedules")
@@ -106,3 +107,13 @@ def test_torchtitan_places_the_stages_by_a_named_schedule(name, chunks, taken):
 def test_torchtitan_has_no_waves_of_more_than_two():
     with pytest.raises(ScheduleError, match="cannot place the stages of hanayo"):
         torchtitan_settings(generate("hanayo", Shape(4, 4, 8)), "best.csv")
+
+
+def test_megatron_and_deepspeed_get_flags_for_their_own_orders_only():
+    plain = settings_by_name(generate("1f1b", Shape(4, 1, 8)))
+    assert plain["Megatron"] == "--pipeline-model-parallel-size 4 with 8 microbatches a step"
+    assert plain["DeepSpeed"] == "PipelineModule(num_stages=4), gradient_accumulation_steps 8"
+    chunked = settings_by_name(generate("interleaved-1f1b", Shape(4, 2, 8)))
+    assert "--num-virtual-stages-per-pipeline-rank 2" in chunked["Megatron"]
+    assert "DeepSpeed" not in chunked
+    assert settings_by_name(generate("zb-v", Shape(4, 2, 8))) == {}

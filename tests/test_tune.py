@@ -154,6 +154,8 @@ def test_spreads_come_from_what_was_measured() -> None:
     assert times.hop_spread == pytest.approx(log(4) / (2 * 1.2815515655446))
     assert times.compute_spread == 0
     assert times.costs.activation_bytes.tolist() == [1e9, 1e9]
+    assert times.costs.input_gradient_s.tolist() == [0, 1.2], "I and W never ran apart"
+    assert times.costs.weight_gradient_s.tolist() == [2, 1.2]
     none = measured_times(MeasuredCosts(costs, evidence | {"message_s": {"sizes": []}}, ()), scenario, 1)
     assert none.hop_spread == ASSUMED_HOP_SPREAD
     assert any("assumed" in words for words in none.notes)

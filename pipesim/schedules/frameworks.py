@@ -172,3 +172,17 @@ def _own_order_reasons(computations: Schedule, framework: str) -> Iterator[str]:
         if len(theirs) != len(ours):
             yield f"{framework} reads no schedule file and runs {name}, with other actions on rank {rank}"
             return
+
+
+def settings_by_name(order: Schedule) -> dict[str, str]:
+    """Settings with which Megatron-LM and DeepSpeed run this very order; those that would not are left out.
+
+    Flags are those of Megatron-LM's arguments; m follows from the global batch.
+    """
+    p, num_chunks, m = order.num_ranks, order.num_chunks, order.num_microbatches
+    virtual = f" --num-virtual-stages-per-pipeline-rank {num_chunks}" if num_chunks > 1 else ""
+    settings = {
+        "Megatron": f"--pipeline-model-parallel-size {p}{virtual} with {m} microbatches a step",
+        "DeepSpeed": f"PipelineModule(num_stages={p}), gradient_accumulation_steps {m}",
+    }
+    return {name: words for name, words in settings.items() if not check_schedule(order, name)}
