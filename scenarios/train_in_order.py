@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 scenarios/train_in_order.py scenarios/two-ranks.yaml
 
-The order is a scenario's, or a CSV as `pipesim tune` and `pipesim schedule export` write it. With ``--profile DIR``
-each rank writes a trace of its last step, from which `pipesim tune SCENARIO DIR` measures the stages.
-The text is made up: every token follows from the two before it, so the loss falls.
+The order is a scenario's, or a CSV as `pipesim tune` and `pipesim schedule export` write it. With
+``--profile DIR`` each rank writes a trace of its last step, from which `pipesim tune SCENARIO DIR` measures the
+stages. The text is made up: every token follows from the two before it, so the loss falls.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Add both to what comes in, shape (batch, length, width)."""
         batch, length, _ = x.shape
         heads = self.qkv(self.before_attention(x)).view(batch, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(*heads, is_causal=True)
@@ -61,10 +62,12 @@ def batch_of(step: int, num_microbatches: int) -> tuple[Tensor, Tensor]:
 
 
 def loss_of(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of all tokens."""
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def main() -> None:
+    """Train as one rank of `torchrun`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("order", help="a scenario (.yaml), or a CSV of actions")
     parser.add_argument("--steps", type=int, default=20)

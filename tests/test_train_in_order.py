@@ -1,4 +1,4 @@
-"""The example script trains under torchrun in an order of ours, with the losses of one process without a pipeline."""
+"""The example script trains under torchrun in an order of ours, as one process without a pipeline would."""
 
 from __future__ import annotations
 

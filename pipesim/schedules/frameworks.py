@@ -175,7 +175,7 @@ def _own_order_reasons(computations: Schedule, framework: str) -> Iterator[str]:
 
 
 def settings_by_name(order: Schedule) -> dict[str, str]:
-    """Settings with which Megatron-LM and DeepSpeed run this very order; those that would not are left out.
+    """Give settings with which Megatron-LM and DeepSpeed run this very order, where they can.
 
     Flags are those of Megatron-LM's arguments; m follows from the global batch.
     """

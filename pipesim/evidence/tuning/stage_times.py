@@ -19,8 +19,8 @@ ASSUMED_HOP_SPREAD = 0.6
 """Sigma of a hop's delay where none was measured: torch 2.13's runtime on gloo, CPU, our own runs."""
 MOST_SPREAD = 1.0
 ASSUMED_SPLIT = 1.2
-"""I and W together in B, where they never ran apart: torch's split of linear layers took 1.1 to 1.25 of it (torch
-2.13, CPU, our own runs)."""
+"""I and W together in B, where they never ran apart: torch's split of linear layers took 1.1 to 1.25
+(torch 2.13, CPU, our own runs)."""
 _NORMAL_P90 = 1.2815515655446004
 _HALVES = "half of the backward each"
 _FEW = 5
@@ -86,8 +86,8 @@ def measured_times(found: MeasuredCosts, scenario: ResolvedScenario, num_chunks:
     if unknown.any():
         costs = _with_assumed_split(costs, unknown)
         notes.append(
-            f"I and W never ran apart: taken as {ASSUMED_SPLIT} times B together, and stage 0's I as nothing, "
-            "as in torch; run or profile an order that splits, such as zb-h1 or zb-v, too"
+            f"I and W never ran apart: taken as {ASSUMED_SPLIT} times B together, stage 0's I as nothing, as in "
+            "torch; run or profile an order that splits, such as zb-h1 or zb-v, too"
         )
     hop = _spread(found.evidence["message_s"]["sizes"])
     if hop is None:
