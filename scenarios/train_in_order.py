@@ -3,8 +3,8 @@
     torchrun --nproc-per-node 2 scenarios/train_in_order.py scenarios/two-ranks.yaml
 
 The order is a scenario's, or a CSV as `pipesim tune` and `pipesim schedule export` write it. With
-``--profile DIR`` each rank writes a trace of its last step, from which `pipesim tune SCENARIO DIR` measures the
-stages. The text is made up: every token follows from the two before it, so the loss falls.
+``--profile DIR`` each rank writes a trace of its last step, from which `pipesim tune SCENARIO DIR` measures
+the stages. The text is made up: every token follows from the two before it, so the loss falls.
 """
 
 from __future__ import annotations

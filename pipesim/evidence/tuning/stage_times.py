@@ -86,8 +86,8 @@ def measured_times(found: MeasuredCosts, scenario: ResolvedScenario, num_chunks:
     if unknown.any():
         costs = _with_assumed_split(costs, unknown)
         notes.append(
-            f"I and W never ran apart: taken as {ASSUMED_SPLIT} times B together, stage 0's I as nothing, as in "
-            "torch; run or profile an order that splits, such as zb-h1 or zb-v, too"
+            f"I and W never ran apart: taken as {ASSUMED_SPLIT} times B together, stage 0's I as nothing, "
+            "as in torch; run or profile an order that splits, such as zb-h1 or zb-v, too"
         )
     hop = _spread(found.evidence["message_s"]["sizes"])
     if hop is None:
