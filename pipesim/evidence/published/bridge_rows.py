@@ -147,8 +147,13 @@ def _model(line: TableLine) -> dict[str, Any]:
             seq=seq,
             vocab=line.count("vocab"),
         )
-    balanced = {} if line["layers"] else {"expert_imbalance": 1}
-    return {"preset": _MODELS[name], "seq_length": seq, **balanced}
+    keys = {"preset": _MODELS[name], "seq_length": seq}
+    if not line["layers"]:
+        keys["expert_imbalance"] = 1
+    if name == "DEEPSEEKV3" and "w/o MTP" not in line["model"]:
+        # recipes/deepseek/deepseek_v3.py: mtp_num_layers
+        keys["num_nextn_predict_layers"] = 1
+    return keys
 
 
 def _parallel(line: TableLine, recipe: TableLine) -> dict[str, Any]:
