@@ -1,18 +1,18 @@
-"""How true predictions are on the GPUs of this machine, in one command and under eight minutes.
+"""How true predictions are on one GPU, part by part, in about ten minutes; JSON is written after each part.
 
-    python benchmarks/gpu_validation.py                 # GPUs if there are any, else CPUs at a small size
+    python benchmarks/gpu_validation.py                  # a GPU if there is one, else CPUs at a small size
+    python benchmarks/gpu_validation.py --only timeline memory
     python benchmarks/gpu_validation.py --device cpu -o result.json
 
 With several GPUs ranks are processes, one a GPU, and messages travel by NCCL. With one, ranks are lanes of
-one process: a stream each on a partition of the multiprocessors where torch offers green contexts, messages
-are copies on the device, events are the dependencies. On CPUs ranks are processes and messages go by gloo.
+one process: a stream each on a partition of the multiprocessors, messages are copies on the device, marks are
+the dependencies. On CPUs ranks are processes and messages go by gloo; parts that need a GPU are left out.
 
-1. Gradients of every schedule are compared with those of the unsplit model, on the device.
-2. Two schedules are run to calibrate: GPipe (its looped form with two stages a rank) for F and B, a
-   zero-bubble schedule for I and W; medians of each operation of each stage are the cost table.
-3. The other schedules and other numbers of microbatches are predicted, run and compared. The replay error, of
-   the timeline model fed with the measured step's own durations, is printed beside.
-4. With lanes: how long a forward takes with one lane at work, beside all of them.
+Parts, in this order: facts, partitions, events, host, isolation, gradients, split, memory, timeline, nccl,
+kineto. Each has its numbers and the limits that they should keep; a part that fails says why and the next
+one goes on. The timeline's: two schedules are run to calibrate (GPipe or its looped form for F and B, a
+zero-bubble schedule for I and W), the others are predicted, run and compared; the replay error, of the model
+fed with the measured step's own durations, stands beside.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ import argparse
 import json
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
+import gpu_hardware as hardware
 import numpy as np
 import torch
 from torch import nn
@@ -38,9 +41,9 @@ from pipesim.executor import RankPool, Run, TransformerWorkload
 from pipesim.executor.assemble import assemble
 from pipesim.executor.gpus import partitioned_streams
 from pipesim.executor.job import Job, RankResult
-from pipesim.executor.lanes import run_in_lanes
+from pipesim.executor.lanes import HOST_SHARE, MOST_HOST_SHARE, run_in_lanes
 from pipesim.executor.models import build_model, build_stage, sample
-from pipesim.ir import dependencies, lower
+from pipesim.ir import dependencies, lower, peak_in_flight
 from pipesim.ir.actions import Op, Schedule
 from pipesim.metrics import measure
 from pipesim.scenario.resolved import DirectCosts, Transformer
@@ -50,6 +53,8 @@ from pipesim.timing.longest_path import evaluate
 
 SCHEDULES = ("gpipe", "1f1b", "zb-h1", "interleaved-1f1b", "zb-v", "dualpipe-v")
 CALIBRATE = {1: ("gpipe", "zb-h1"), 2: ("looped-bfs", "zb-v")}
+TWICE_HELD = ("chimera", "dualpipe")
+"""Schedules whose ranks hold copies of a stage, which sum its gradients on the device."""
 LARGEST_GRADIENT_ERROR = 1e-12
 
 
@@ -75,6 +80,8 @@ class Machine:
         self.words = "processes, one GPU each, NCCL" if device == "cuda" else "processes on CPUs, gloo"
         self.pool = None
         self.streams: Any = None
+        self.repeats = 5 if device == "cuda" else 1
+        """Of the gradients' part, as a race need not show at once."""
         if self.in_lanes:
             self.streams, lanes = partitioned_streams(num_ranks)
             self.words = f"lanes of one process: {lanes}"
@@ -116,11 +123,11 @@ def schedule_of(name: str, num_ranks: int, num_microbatches: int) -> Schedule | 
         return None
 
 
-def gradient_errors(machine: Machine, size: Size) -> dict[str, float]:
-    """Largest relative difference of any gradient from the unsplit model's, by schedule."""
+def gradients(machine: Machine, size: Size) -> dict[str, Any]:
+    """Part 6: largest relative difference of any gradient from the unsplit model's, in float64."""
     small = replace(size, hidden=64, tokens=32)
     errors = {}
-    for name in SCHEDULES:
+    for name in (*SCHEDULES, *TWICE_HELD):
         schedule = schedule_of(name, size.num_ranks, 2 * size.num_ranks)
         if schedule is None:
             continue
@@ -128,12 +135,17 @@ def gradient_errors(machine: Machine, size: Size) -> dict[str, float]:
         job = Job(schedule, workload, machine.device, keep_state=True)
         expected = unsplit_gradients(job)
         worst = 0.0
-        for result in machine.run(job):
-            for parameter, value in result.gradients.items():
-                wanted = expected[parameter]
-                worst = max(worst, float(np.abs(value - wanted).max() / (np.abs(wanted).max() or 1.0)))
+        for _ in range(machine.repeats):
+            for result in machine.run(job):
+                for parameter, value in result.gradients.items():
+                    wanted = expected[parameter]
+                    worst = max(worst, float(np.abs(value - wanted).max() / (np.abs(wanted).max() or 1.0)))
         errors[name] = worst
-    return errors
+    return {
+        "errors": errors,
+        "largest_error": max(errors.values()),
+        "limits": {"largest_error": [0, LARGEST_GRADIENT_ERROR]},
+    }
 
 
 def unsplit_gradients(job: Job) -> dict[str, Any]:
@@ -141,7 +153,7 @@ def unsplit_gradients(job: Job) -> dict[str, Any]:
     device = torch.device(job.device)
     model = build_model(job.workload)
     stages = [
-        nn.ModuleList(build_stage(job.workload, model, stage, job.schedule.num_stages)).to(device)
+        nn.ModuleList(build_stage(job.workload, model, stage, job.schedule.num_stages, device))
         for stage in range(job.schedule.num_stages)
     ]
     for microbatch in range(job.schedule.num_microbatches):
@@ -229,20 +241,47 @@ def compare(run: Run, costs: CostTable) -> dict[str, Any]:
     }
 
 
-def alone_over_busy(machine: Machine, size: Size) -> float | None:
-    """Time of a forward with one lane at work over that with all; None where ranks do not share a GPU."""
-    if not machine.in_lanes:
-        return None
-    schedule = schedule_of("gpipe", size.num_ranks, 2 * size.num_ranks)
-    assert schedule is not None
-    # One microbatch passes the lanes one by one; many fill all of them.
-    times = []
-    for num_microbatches in (1, 2 * size.num_ranks):
-        run = measured_run(machine, "gpipe", num_microbatches, size)
+def host(machine: Machine, size: Size) -> dict[str, Any]:
+    """Part 4: share of a step in which the host was queuing, at two widths."""
+    found: dict[str, Any] = {"limits": {"at_4096": [0, MOST_HOST_SHARE]}}
+    for width in (1024, 4096):
+        run = measured_run(machine, "1f1b", 2 * size.num_ranks, replace(size, hidden=width, tokens=width))
         assert run is not None
-        forwards = (run.timeline.op == Op.F) & (run.timeline.stage == 0)
-        times.append(float(np.median(run.own_s[forwards])))
-    return times[0] / times[1]
+        found[f"at_{width}"] = float(run.environment[HOST_SHARE])
+    return found
+
+
+def memory(machine: Machine, size: Size) -> dict[str, Any]:
+    """Part 8: the allocator's growth in a step beside the meter's peaks and microbatches in flight.
+
+    What one microbatch holds is the meter's peak with one microbatch alone; the prediction is that times the
+    microbatches in flight. All lanes share one allocator, which also holds weights and gradients.
+    """
+    rows = []
+    for name in ("gpipe", "1f1b", "zb-v"):
+        one = measured_run(machine, name, 1, size) or measured_run(machine, name, size.num_ranks, size)
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        many = measured_run(machine, name, 2 * size.num_ranks, size)
+        grown = torch.cuda.max_memory_allocated() - before
+        assert one is not None
+        assert many is not None
+        flying, alone = (np.array(peak_in_flight(run.schedule.schedule)) for run in (many, one))
+        metered = many.peak_activation_bytes[0]
+        predicted = one.peak_activation_bytes[0] * flying / alone
+        weights = many.timeline.nbytes[many.rows(0)][many.schedule.op == Op.REDUCE_GRAD].sum()
+        rows.append(
+            {
+                "schedule": name,
+                "metered_bytes": metered.tolist(),
+                "predicted_bytes": predicted.tolist(),
+                "largest_error": float(np.abs(predicted / metered - 1).max()),
+                "allocator_bytes": grown,
+                "allocator_over_all_peaks": grown / float(2 * weights + metered.sum()),
+            }
+        )
+    largest = max(row["largest_error"] for row in rows)
+    return {"rows": rows, "largest_error": largest, "limits": {"largest_error": [0, 0.05]}}
 
 
 def default_size(device: str, num_gpus: int) -> Size:
@@ -250,66 +289,109 @@ def default_size(device: str, num_gpus: int) -> Size:
         return Size(2, 2, 192, 256, (4, 8), 10, "float32")
     if num_gpus > 1:
         return Size(min(8, num_gpus), 2, 2048, 2048, (8, 16, 32), 20, "bfloat16")
-    return Size(4, 1, 1024, 1024, (4, 8, 16), 20, "bfloat16")
+    return Size(4, 1, 4096, 4096, (4, 8, 16), 20, "bfloat16")
 
 
-def validate(device: str, size: Size) -> dict[str, Any]:
-    """Run everything; plain data for the result file."""
-    begin = time.monotonic()
-    with ExitStack() as stack:
-        machine = Machine(device, size.num_ranks, stack)
-        errors = gradient_errors(machine, size)
-        for name, error in errors.items():
-            print(f"gradients of {name}: largest relative error {error:.1e}")
-            if not error < LARGEST_GRADIENT_ERROR:
-                raise SystemExit(f"gradients of {name} differ by more than {LARGEST_GRADIENT_ERROR:.0e}")
-        costs: dict[int, CostTable] = {}
-        for chunks, names in CALIBRATE.items():
-            runs = [measured_run(machine, name, 2 * size.num_ranks, size) for name in names]
-            costs[chunks * size.num_ranks] = calibrate([run for run in runs if run is not None], size)
-        rows = []
-        print(f"{machine.words}; makespan in ms, bubble in %")
-        head = ("measured", "predicted", "error", "replay", "bubble")
-        print(f"{'schedule':18} {'m':>3} {' '.join(f'{word:>9}' for word in head)}")
-        environment: dict[str, str] = {}
-        for name in SCHEDULES:
-            for num_microbatches in size.microbatches:
-                run = measured_run(machine, name, num_microbatches, size)
-                if run is None:
-                    continue
-                environment = run.environment
-                rows.append(row := compare(run, costs[run.schedule.num_stages]))
-                shown = (
-                    f"{1e3 * row['measured_makespan_s']:9.2f}",
-                    f"{1e3 * row['predicted_makespan_s']:9.2f}",
-                    f"{100 * row['makespan_error']:8.1f}%",
-                    f"{100 * row['replay_error']:8.1f}%",
-                    f"{100 * row['measured_bubble_ratio']:9.1f}",
-                    f"{100 * row['predicted_bubble_ratio']:.1f}",
-                )
-                print(f"{name:18} {num_microbatches:3} {' '.join(shown)}", flush=True)
-        sharing = alone_over_busy(machine, size)
+def timeline(machine: Machine, size: Size) -> dict[str, Any]:
+    """Part 9: calibrate on two schedules, predict the others."""
+    costs: dict[int, CostTable] = {}
+    for chunks, names in CALIBRATE.items():
+        runs = [measured_run(machine, name, 2 * size.num_ranks, size) for name in names]
+        costs[chunks * size.num_ranks] = calibrate([run for run in runs if run is not None], size)
+    rows = []
+    head = ("measured", "predicted", "error", "replay", "bubble")
+    print(f"{'schedule':18} {'m':>3} {' '.join(f'{word:>9}' for word in head)}   ms, %")
+    for name in SCHEDULES:
+        for num_microbatches in size.microbatches:
+            run = measured_run(machine, name, num_microbatches, size)
+            if run is None:
+                continue
+            rows.append(row := compare(run, costs[run.schedule.num_stages]))
+            shown = (
+                f"{1e3 * row['measured_makespan_s']:9.2f}",
+                f"{1e3 * row['predicted_makespan_s']:9.2f}",
+                f"{100 * row['makespan_error']:8.1f}%",
+                f"{100 * row['replay_error']:8.1f}%",
+                f"{100 * row['measured_bubble_ratio']:9.1f}",
+                f"{100 * row['predicted_bubble_ratio']:.1f}",
+            )
+            print(f"{name:18} {num_microbatches:3} {' '.join(shown)}", flush=True)
     absolute = [abs(row["makespan_error"]) for row in rows]
     return {
-        "date": date.today().isoformat(),
-        "device": device,
-        "ranks_are": machine.words,
-        "size": {**size.__dict__},
-        "environment": environment,
-        "gradient_errors": errors,
-        "forward_alone_over_busy": sharing,
+        "rows": rows,
         "median_makespan_error": float(np.median(absolute)),
         "max_makespan_error": max(absolute),
         "median_replay_error": float(np.median([abs(row["replay_error"]) for row in rows])),
-        "rows": rows,
-        "seconds": time.monotonic() - begin,
+        "limits": {"median_makespan_error": [0, 0.03], "median_replay_error": [0, 0.01]},
     }
 
 
+Part = Callable[[Machine, Size], dict[str, Any]]
+
+
+def of_streams(part: Callable[[Any], dict[str, Any]]) -> Part:
+    return lambda machine, size: part(machine.streams)
+
+
+PARTS: dict[str, tuple[Part, bool]] = {
+    "facts": (of_streams(hardware.facts_and_gemm), True),
+    "partitions": (of_streams(hardware.partitions), True),
+    "events": (of_streams(hardware.events), True),
+    "host": (host, True),
+    "isolation": (of_streams(hardware.isolation), True),
+    "gradients": (gradients, False),
+    "split": (lambda machine, size: hardware.split_backward(torch.device(machine.device)), False),
+    "memory": (memory, True),
+    "timeline": (timeline, False),
+    "nccl": (of_streams(hardware.one_rank_nccl), True),
+    "kineto": (of_streams(hardware.kineto), True),
+}
+"""By name: what it does, and whether it needs the lanes of one GPU."""
+
+
+def run_parts(
+    machine: Machine, size: Size, names: list[str], keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """Run parts one by one; `keep` is given all that is known after each."""
+    document: dict[str, Any] = {
+        "date": date.today().isoformat(),
+        "device": machine.device,
+        "ranks_are": machine.words,
+        "size": {**size.__dict__},
+        "parts": {},
+    }
+    for name in names:
+        part, needs_lanes = PARTS[name]
+        if needs_lanes and not machine.in_lanes:
+            document["parts"][name] = {"left_out": "needs one GPU that all ranks share"}
+            keep(document)
+            continue
+        begin = time.monotonic()
+        try:
+            found = part(machine, size)
+            limits = found.get("limits", {})
+            found["kept"] = all(least <= found[key] <= most for key, (least, most) in limits.items())
+        except Exception as error:
+            found = {"failed": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
+        found["seconds"] = time.monotonic() - begin
+        document["parts"][name] = found
+        keep(document)
+        print(f"{name}: {_said(found)}, {found['seconds']:.0f} s", flush=True)
+    return document
+
+
+def _said(found: dict[str, Any]) -> str:
+    if "failed" in found:
+        return f"FAILED: {found['failed']}"
+    numbers = ", ".join(f"{key} {found[key]:.3g}" for key in found.get("limits", {}))
+    return f"{'limits kept' if found['kept'] else 'limits NOT kept'} ({numbers})" if numbers else "done"
+
+
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", choices=("cuda", "cpu"), help="by default cuda where there is a GPU")
     parser.add_argument("--ranks", type=int, help="by default 4 lanes, one rank a GPU, or 2 on CPUs")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("-o", "--output", type=Path, help="by default benchmarks/results/DATE_DEVICE.json")
     asked = parser.parse_args(arguments)
     num_gpus = torch.cuda.device_count()
@@ -319,16 +401,20 @@ def main(arguments: list[str]) -> None:
     size = default_size(device, num_gpus)
     if asked.ranks:
         size = replace(size, num_ranks=asked.ranks)
-    result = validate(device, size)
-    name = result["environment"].get("gpu", device).replace(" ", "-").lower()
-    output = asked.output or Path(__file__).parent / "results" / f"{result['date']}_{name}.json"
+    name = torch.cuda.get_device_name().replace(" ", "-").lower() if device == "cuda" else device
+    default = Path(__file__).parent / "results" / f"{date.today().isoformat()}_{name}.json"
+    output: Path = asked.output or default
     output.parent.mkdir(exist_ok=True)
-    output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    print(
-        f"makespan error: median {100 * result['median_makespan_error']:.1f} %, "
-        f"largest {100 * result['max_makespan_error']:.1f} %; "
-        f"replay {100 * result['median_replay_error']:.1f} %; {result['seconds']:.0f} s; {output}"
-    )
+
+    def keep(document: dict[str, Any]) -> None:
+        output.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+    with ExitStack() as stack:
+        machine = Machine(device, size.num_ranks, stack)
+        print(machine.words)
+        document = run_parts(machine, size, asked.only, keep)
+    kept = [found.get("kept", True) and "failed" not in found for found in document["parts"].values()]
+    print(f"{output}; {'all limits kept' if all(kept) else 'some limits NOT kept, or parts failed'}")
 
 
 if __name__ == "__main__":
