@@ -35,3 +35,4 @@ def test_many_models_of_many_families() -> None:
     assert len({model["name"] for model in MODELS}) >= 40
     assert len({model["family"] for model in MODELS}) >= 20
     assert all(model["source"] for model in MODELS)
+    assert sum("checked" in model for model in MODELS) >= 40

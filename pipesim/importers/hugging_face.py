@@ -30,7 +30,8 @@ def read(request: Request) -> Facts:
     facts.sequence_parallel = model["seq_length"] % facts.tensor == 0
     facts.global_size = _MICROBATCHES_PER_RANK * facts.pipeline
     facts.placeholders = {
-        "model.seq_length": "the configuration states the largest one, at most 8192 of it is taken here",
+        "model.seq_length": "the configuration states the largest one; at most 8192 of it is taken here, and "
+        "no more than a window that all layers have",
         "cluster.num_nodes": "follows from parallel",
         "parallel": "tensor * pipeline * data must be the number of GPUs",
         "batch": "sequences of one optimizer step, and of one microbatch",
