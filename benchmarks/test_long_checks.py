@@ -4,6 +4,7 @@ import pytest
 import test_auto_contended
 import test_auto_kernels
 import test_evaluate_compiled
+import test_import_echo
 import test_plan_published
 import test_traced_model
 
@@ -28,6 +29,12 @@ def test_every_shipped_value_is_found_again(recipe):
 @pytest.mark.parametrize("seed", range(test_evaluate_compiled.NUM_SEEDS, 1000))
 def test_the_compiled_evaluator_equals_the_exact_one_and_the_engine(seed):
     test_evaluate_compiled.test_the_compiled_evaluator_equals_the_exact_one_and_the_engine(seed)
+
+
+@pytest.mark.parametrize("sample", test_import_echo.SAMPLES)
+@pytest.mark.parametrize("seed", range(test_import_echo.NUM_SEEDS, 100))
+def test_an_unknown_setting_is_echoed_or_refused(tmp_path, sample, seed):
+    test_import_echo.test_an_unknown_setting_is_echoed_or_refused(tmp_path, sample, seed)
 
 
 @pytest.mark.parametrize("seed", range(test_auto_contended.NUM_SCENARIOS, 200))

@@ -62,6 +62,8 @@ SAMPLES: dict[str, tuple[str, list[Path], dict[str, Any]]] = {
     "internevo": ("internevo", [DATA / "internevo_7b.py"], {"num_gpus": 32}),
 }
 VALUES: tuple[Any, ...] = (7, 0, 0.5, True, False, None, "word", "", [1, 2], [], {"inner": 3}, {})
+NUM_SEEDS = 3
+"""Settings added to each sample here; benchmarks/test_long_checks.py adds more."""
 COMMAND = re.compile(r"--num-layers\b")
 
 
@@ -104,7 +106,7 @@ def with_key(path: Path, name: str, value: Any, draw: random.Random) -> str:
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(NUM_SEEDS))
 def test_an_unknown_setting_is_echoed_or_refused(tmp_path: Path, sample: str, seed: int) -> None:
     draw = random.Random(f"{sample} {seed}")
     tool, files, options = SAMPLES[sample]
