@@ -272,4 +272,85 @@ def test_workloads_of_bridges_performance_tests(tmp_path: Path) -> None:
     assert sharded.mapping["optimizer"] == "zero3"
     assert sharded.mapping["offload"] == {"activations": 0.333333}
     assert sharded.mapping["cluster"]["accelerator"] == "gb300"
-    assert "adapters" in refusal(import_files, "nemo", path, row="LLAMA3_70B_LORA_CONFIG_H100_BF16_V1")
+    adapted = import_files("nemo", path, row="LLAMA3_70B_LORA_CONFIG_H100_BF16_V1")
+    written(adapted, tmp_path)
+    assert adapted.mapping["trainable"] == {"lora_rank": 32, "lora_modules": ["attention", "mlp"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "base", "found"),
+    [
+        ("--train-type lora --lora-rank 64 --lora-alpha 128", DENSE,
+         {"lora_rank": 64, "lora_modules": ["attention", "mlp"]}),
+        ("--train-type lora", DENSE + EXPERTS,
+         {"lora_rank": 8, "lora_modules": ["attention", "mlp", "experts"]}),
+        ("--tuner-type lora --target-modules linear_qkv linear_proj", DENSE,
+         {"lora_rank": 8, "lora_modules": ["attention"]}),
+        ("--train-type full", DENSE, None),
+        ("--train-type full --lora-rank 8", DENSE, None),
+    ],
+)  # fmt: skip
+def test_adapters_of_megatron_swift(
+    tmp_path: Path, arguments: str, base: str, found: dict[str, Any] | None
+) -> None:
+    imported = megatron(tmp_path, arguments, base)
+    written(imported, tmp_path)
+    assert imported.mapping.get("trainable") == found
+    assert not any("lora" in key for key in imported.not_used)
+
+
+@pytest.mark.parametrize(
+    ("sections", "found"),
+    [
+        ({"peft": {"scheme": "lora", "dim": 16, "target_modules": ["linear_qkv", "linear_proj"]}},
+         {"lora_rank": 16, "lora_modules": ["attention"]}),
+        ({"peft": None}, None),
+        ({"peft": {"peft_scheme": "none"}}, None),
+    ],
+)  # fmt: skip
+def test_adapters_of_nemo(tmp_path: Path, sections: dict[str, Any], found: dict[str, Any] | None) -> None:
+    imported = bridge(tmp_path, {}, **sections)
+    written(imported, tmp_path)
+    assert imported.mapping.get("trainable") == found
+
+
+def test_adapters_of_another_kind_and_of_parts(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    path.write_text(f"{DENSE} --bf16 --train-type vera\n")
+    assert "--ignore train-type" in refusal(import_files, "megatron", path)
+    partly = megatron(tmp_path, "--train-type lora --target-modules q_proj v_proj")
+    assert "all of the attention" in partly.not_used["target-modules"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ("--cp-comm-type p2p", ("ring", None)),
+        ("--cp-comm-type all_gather", ("all-gather", None)),
+        ("--cp-comm-type a2a", ("ulysses", None)),
+        ("--cp-comm-type a2a+p2p --hierarchical-context-parallel-sizes 2 2", ("hierarchical", 2)),
+        ("", (None, None)),
+    ],
+)
+def test_how_context_is_shared(tmp_path: Path, arguments: str, found: tuple[str | None, int | None]) -> None:
+    base = DENSE.replace("--pipeline-model-parallel-size 4", "--pipeline-model-parallel-size 2")
+    imported = megatron(tmp_path, f"--context-parallel-size 4 {arguments}", base)
+    written(imported, tmp_path)
+    parallel = imported.mapping["parallel"]
+    assert (parallel.get("context_exchange"), parallel.get("context_inner")) == found
+
+
+def test_how_torchtitan_and_maxtext_share_context(tmp_path: Path) -> None:
+    for method, found in (
+        ("", "all-gather"),
+        ('\ncontext_parallel_rotate_method = "alltoall"', "ring"),
+        ('\ncontext_parallel_strategy = "kv_allgather"', "all-gather"),
+    ):
+        degree = "context_parallel_degree = "
+        path = changed(tmp_path, "torchtitan_405b.toml", (f"{degree}1", f"{degree}2{method}"))
+        imported = import_files("torchtitan", path, num_gpus=128)
+        assert imported.mapping["parallel"]["context_exchange"] == found
+    path = tmp_path / "m.yml"
+    text = (DATA / "maxtext_8b.yml").read_text()
+    path.write_text(f"{text}ici_context_parallelism: 2\ncontext_parallel_strategy: ring\n")
+    assert import_files("maxtext", path, num_gpus=32).mapping["parallel"]["context_exchange"] == "ring"

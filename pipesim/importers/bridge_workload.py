@@ -121,7 +121,7 @@ def _nested(fields: dict[str, Any], name: str, kind: str) -> dict[str, Any]:
     recipe = next((recipe for word, recipe in _FORMATS if kind.startswith(word)), "bf16_mixed")
     settings: dict[str, Any] = {
         "model": model,
-        "train": {"micro_batch_size": 1, **{key: fields[key] for key in _BATCH if key in fields}},
+        "train": {key: fields.get(key, 1) for key in _BATCH},
         "ddp": ddp,
         "mixed_precision": {"recipe": recipe, "grad_reduce_in_fp32": False},
     }

@@ -24,6 +24,7 @@ _SECTIONS = (
     "recompute",
     "recompute_modules",
     "recompute_layers",
+    "trainable",
     "offload",
     "cuda_graphs",
     "optimizer",
@@ -155,6 +156,9 @@ def _parallel(facts: Facts) -> dict[str, Any]:
     parallel |= {
         key: size for key, size in (("context", facts.context), ("expert", facts.expert)) if size > 1
     }
+    if facts.context > 1:
+        parallel |= {"context_exchange": facts.context_exchange} if facts.context_exchange else {}
+        parallel |= {"context_inner": facts.context_inner} if facts.context_inner else {}
     if facts.expert > 1:
         cut = facts.expert_tensor
         parallel |= {"expert_tensor": cut} if cut not in (None, facts.tensor) else {}

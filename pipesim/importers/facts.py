@@ -30,6 +30,10 @@ class Facts:
         How tokens travel to experts, where there is more than one device of them.
     num_mirrors, shard : int
         Groups of replicas each of which holds all that replicas share out (HSDP), or the size of one.
+    trainable : dict
+        The scenario's section of this name.
+    context_exchange, context_inner : str, int
+        How context-parallel devices share a sequence, where that is stated.
     cuda_graphs : str, optional
         What of a step is captured, where anything is.
     reshard_after_forward : bool, optional
@@ -77,6 +81,9 @@ class Facts:
     reshard_after_forward: bool | None = None
     expert_dispatch: str | None = None
     cuda_graphs: str | None = None
+    trainable: dict[str, Any] = field(default_factory=dict)
+    context_exchange: str | None = None
+    context_inner: int | None = None
     offload: dict[str, Any] = field(default_factory=dict)
     precision: dict[str, Any] = field(default_factory=dict)
     efficiency: dict[str, Any] = field(default_factory=dict)

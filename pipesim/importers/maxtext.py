@@ -55,6 +55,7 @@ LIMITS = (
         "--set batch.microbatches=N states others",
     ),
 )
+_EXCHANGES = {"all_gather": "all-gather", "ring": "ring", "ulysses": "ulysses"}
 _OTHER_BLOCKS = ("qwen3_next", "mamba", "gpt3_52k", "simple", "simple_mlp", "default_mlp")
 _NEEDED = {
     "num_hidden_layers": "transformer layers, or a model_name that is a preset",
@@ -157,6 +158,13 @@ def _mesh(facts: Facts, settings: Settings) -> None:
         open_axis = "fsdp"
     facts.tensor, facts.pipeline, facts.context = sizes["tensor"], sizes["pipeline"], sizes["context"]
     facts.sequence_parallel = facts.tensor > 1
+    key, strategy = settings.raw("context_parallel_strategy")
+    if strategy not in (None, *_EXCHANGES):
+        raise settings.refuse(
+            key,
+            f"found {str(strategy)[:40]!r}; allowed: {', '.join(_EXCHANGES)}; --ignore {key} leaves it out",
+        )
+    facts.context_exchange = _EXCHANGES[strategy or "all_gather"]
     others, words = product(**{axis: size for axis, size in sizes.items() if size > 1 or axis == "tensor"})
     if open_axis is not None and facts.num_gpus is not None:
         rest, left = divmod(facts.num_gpus, others)

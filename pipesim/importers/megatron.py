@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.errors import ScenarioError
+from pipesim.importers.adapters import read_adapters
 from pipesim.importers.facts import Facts, Limit
 from pipesim.importers.literals import evaluated
 from pipesim.importers.megatron_arguments import NODES, PER_NODE, Arguments, read_arguments
@@ -18,10 +19,12 @@ from pipesim.importers.tokenizers import GPT2, Tokenizer, embedding_rows, tokens
 from pipesim.scenario.counts import MAX_LAYERS
 from pipesim.scenario.settings import Settings
 
+ULYSSES = "ds-sequence-parallel-size"
+"""Megatron-DeepSpeed's name of context parallelism that shares heads out (Ulysses)."""
 SIZES = {
     "tensor": ("tensor-model-parallel-size", "model-parallel-size"),
     "pipeline": ("pipeline-model-parallel-size",),
-    "context": ("context-parallel-size",),
+    "context": ("context-parallel-size", ULYSSES),
     "expert": ("expert-model-parallel-size",),
 }
 SHAPE = {
@@ -43,6 +46,14 @@ _LATENT = {
     "qk_rope_head_dim": ("qk-pos-emb-head-dim", 64),
     "v_head_dim": ("v-head-dim", 128),
 }
+_ADAPTERS: dict[str, Any] = {
+    "kind": ("train-type", "sft-type", "tuner-type"),
+    "rank": ("lora-rank", "lora-r"),
+    "targets": ("target-modules", "lora-target-modules"),
+    "usual_rank": 8,
+    "usual_targets": ("all-linear",),
+}
+"""Arguments of ms-swift's Megatron-SWIFT, and its values by default."""
 _GATED = ("swiglu", "geglu", "quick-geglu", "reglu", "liglu", "glu-activation", "gated-linear-unit")
 _OWN_LEARNED = ("learned_absolute", "learned")
 _NAME_SIZES = (
@@ -171,6 +182,8 @@ def megatron_facts(request: Request, settings: Settings, arguments: Arguments, p
     facts.model = {"name": facts.name}
     facts.inferred |= arguments.notes
     read_sizes(settings, facts, SIZES)
+    if ULYSSES in settings:
+        facts.context_exchange = "ulysses"
     facts.expert_tensor = settings.count("expert-tensor-parallel-size")
     facts.sequence_parallel = settings.flag("sequence-parallel")
     if settings.flag("no-overlap-p2p-communication"):
@@ -178,6 +191,7 @@ def megatron_facts(request: Request, settings: Settings, arguments: Arguments, p
     cut(facts, settings)
     facts.model |= _model(settings, facts)
     read_memory(settings, facts)
+    read_adapters(settings, facts, **_ADAPTERS)
     _gpus(facts, arguments)
     _compare_name(facts, path)
     return facts
@@ -190,13 +204,6 @@ def _refuse_other_models(settings: Settings) -> None:
     if any(kind in words.lower() for kind in ("mamba", "hybrid", "bert", "t5", "heterogeneous", "hyena")):
         raise settings.refuse(
             key, f"found {words[:60]!r}: such layers are not modelled; --ignore {key} reads on without it"
-        )
-    key, kind = settings.raw("train-type", "sft-type", "tuner-type")
-    if kind not in (None, "full", "none"):
-        raise settings.refuse(
-            key,
-            f"found {str(kind)[:40]!r}: frozen weights are not modelled; --ignore {key} reads it as training "
-            "of all weights",
         )
 
 

@@ -19,6 +19,8 @@ SHARDED = {
 KERNELS = {"flash": "flash", "fused": "flash", "auto": "flash", "unfused": "unfused", "local": "unfused"}
 MODULES = ("core_attn", "mla_up_proj", "layernorm", "mlp", "moe", "moe_act", "shared_experts")
 """What ``recompute_modules`` may hold; a scenario has the same names."""
+EXCHANGES = {"p2p": "ring", "all_gather": "all-gather", "a2a": "ulysses", "a2a+p2p": "hierarchical"}
+"""How context-parallel devices share a sequence, by ``cp_comm_type``."""
 _OF_EXPERTS = ("moe", "moe_act", "shared_experts")
 _DISPATCHERS = ("allgather", "alltoall", "alltoall_seq", "flex")
 _BACKENDS = ("deepep", "hybridep")
@@ -210,6 +212,39 @@ def read_sharding(settings: Settings, facts: Facts, named: Names, *, sharded: bo
         facts.inferred["optimizer"] = f"{facts.optimizer} (Megatron's FSDP with {strategy or 'no_shard'})"
     elif strategy not in (None, "no_shard"):
         facts.not_used[key] = f"{strategy}: no effect without FSDP"
+
+
+def read_context(settings: Settings, facts: Facts, named: Names) -> None:
+    """Set how context-parallel devices share a sequence.
+
+    Raises
+    ------
+    ScenarioError
+        A kind that is not known, or sizes of groups that are none.
+    """
+    key, stated = settings.raw(*named("cp_comm_type"))
+    sizes_key, sizes = settings.raw(*named("hierarchical_context_parallel_sizes"))
+    kinds = [stated] if isinstance(stated, str) else stated or []
+    unknown = [str(kind) for kind in kinds if kind not in EXCHANGES]
+    if unknown:
+        raise settings.refuse(
+            key, f"found {unknown[0][:40]!r}; allowed: {', '.join(EXCHANGES)}; --ignore {key} takes p2p"
+        )
+    if facts.context == 1 or not kinds:
+        return
+    if len(set(kinds)) > 1:
+        facts.not_used[key] = f"{' '.join(kinds)}: not modelled by layer, every layer takes {kinds[0]}"
+    facts.context_exchange = EXCHANGES[kinds[0]]
+    facts.inferred["parallel.context_exchange"] = f"{facts.context_exchange} ({key} {kinds[0]})"
+    if facts.context_exchange == "hierarchical":
+        first = str((sizes.split() if isinstance(sizes, str) else sizes or [""])[0])
+        if not first.isdecimal() or len(first) > 9:
+            raise settings.refuse(
+                sizes_key,
+                f"found {str(sizes)[:40]!r}; the devices of an inner group are needed; "
+                "--set parallel.context_inner=N states them",
+            )
+        facts.context_inner = int(first)
 
 
 def read_graphs(settings: Settings, facts: Facts, named: Names) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from pipesim.errors import ScenarioError
+from pipesim.importers.adapters import read_adapters
 from pipesim.importers.bridge_workload import has_workloads, workload_settings
 from pipesim.importers.facts import Facts, cut_evenly
 from pipesim.importers.interpolation import resolved
@@ -47,6 +48,14 @@ _SHAPE = {
     "qk_rope_head_dim": ("model.qk_pos_emb_head_dim",),
     "v_head_dim": ("model.v_head_dim",),
 }
+_ADAPTERS: dict[str, Any] = {
+    "kind": ("peft", "peft.scheme", "peft.peft_scheme", "model.peft.peft_scheme"),
+    "rank": ("peft.dim", "peft.lora_tuning.adapter_dim", "model.peft.lora_tuning.adapter_dim"),
+    "targets": ("peft.target_modules", "model.peft.lora_tuning.target_modules"),
+    "usual_rank": 32,
+    "usual_targets": ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
+}
+"""Values by default: NVIDIA-NeMo/Megatron-Bridge, src/megatron/bridge/recipes/common.py, commit 0eca073."""
 _FIRST_AND_LAST = (
     ("first", ("model.num_layers_in_first_pipeline_stage",)),
     ("last", ("model.num_layers_in_last_pipeline_stage",)),
@@ -131,6 +140,7 @@ def _facts(request: Request, settings: Settings) -> Facts:
         "model.global_batch_size", "train.global_batch_size", what="sequences of a step", sets="batch.global"
     )
     read_memory(settings, facts)
+    read_adapters(settings, facts, **_ADAPTERS)
     return facts
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipesim.importers.facts import Facts
 from pipesim.importers.megatron_core import (
+    read_context,
     read_dispatch,
     read_graphs,
     read_kernels,
@@ -87,6 +88,7 @@ def read_memory(settings: Settings, facts: Facts) -> None:
         )
     read_recomputation(settings, facts, _named, kind)
     read_dispatch(settings, facts, _named)
+    read_context(settings, facts, _named)
     read_offload(settings, facts, _named)
     read_recipe(settings, facts, _named)
     read_graphs(settings, facts, _named)

@@ -47,11 +47,13 @@ def recipe_settings(request: Request) -> Settings:
         model["preset"] = preset
     elif "num_layers" not in model:
         model["preset"] = Unknown(f"the shape of {' '.join(named)[:80]}, which is in Megatron-Bridge's code")
-    precision = values.get("mixed_precision")
+    precision, peft = values.get("mixed_precision"), values.get("peft")
     begun = values.pop(CALLED, "")
     values = {key: _without_calls(value) for key, value in {**values, "model": model}.items()}
     if isinstance(precision, dict):
-        values["mixed_precision"] = _precision(precision)
+        values["mixed_precision"] = {**_without_calls(precision), "recipe": _kind(precision)}
+    if isinstance(peft, dict):
+        values["peft"] = {**_without_calls(peft), "scheme": _kind(peft)}
     values = _over_defaults(values, begun, configuration.not_followed)
     settings = request.settings(with_overrides(values, request, {}), str(path))
     request.settings(configuration.not_followed, str(path))
@@ -91,11 +93,10 @@ def _over_defaults(values: dict[str, Any], begun: str, not_followed: dict[str, s
     return result
 
 
-def _precision(value: dict[str, Any]) -> dict[str, Any]:
-    """Name the recipe of mixed precision that is called, beside what is set on it."""
+def _kind(value: dict[str, Any]) -> str:
+    """Name what is called, or what it is given: ``LoRA(dim=8)`` or ``default_peft_config("lora")``."""
     texts = [text for text in value.get(ARGUMENTS, []) if isinstance(text, str)]
-    name = texts[0] if texts else str(value.get(CALLED, "")).rpartition(".")[2]
-    return {**_without_calls(value), "recipe": name}
+    return texts[0] if texts else str(value.get(CALLED, "")).rpartition(".")[2]
 
 
 def _without_calls(value: Any) -> Any:

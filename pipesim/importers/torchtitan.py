@@ -26,6 +26,13 @@ from pipesim.scenario.counts import shown
 from pipesim.scenario.loading import read_yaml_mapping
 from pipesim.scenario.settings import Settings, Unknown
 
+_EXCHANGES = {
+    "allgather": "all-gather",
+    "alltoall": "ring",
+    "kv_allgather": "all-gather",
+    "ulysses": "ulysses",
+}
+"""``alltoall`` hands shards on from device to device , says torch's experimental context_parallel."""
 _KERNEL = re.compile(r"_(flex|varlen)(_attn)?$")
 """What a flavour's name says of its attention kernel."""
 WHERE = ("parallelism", "experimental", "training")
@@ -234,6 +241,7 @@ def _memory(facts: Facts, settings: Settings) -> None:
     _reshard(facts, settings)
     _formats(facts, settings)
     _dispatch(facts, settings)
+    _context(facts, settings)
     if settings.flag("training.enable_cpu_offload", "experimental.enable_cpu_offload"):
         facts.offload["optimizer"] = 1.0
         facts.not_used["training.enable_cpu_offload"] = (
@@ -296,3 +304,19 @@ def _dispatch(facts: Facts, settings: Settings) -> None:
             f"found {shown(backend)}; allowed: standard, deepep, hybridep; --ignore {key} takes standard",
         )
     facts.expert_dispatch = None if backend == "standard" else backend
+
+
+def _context(facts: Facts, settings: Settings) -> None:
+    """Read how keys and values are exchanged: all gathered by default, or sent around."""
+    rotation = [f"{section}.context_parallel_rotate_method" for section in WHERE]
+    strategy = [f"{section}.context_parallel_strategy" for section in WHERE]
+    key, stated = settings.raw(*rotation)
+    if settings.raw(*strategy)[1] is not None:
+        key, stated = settings.raw(*strategy)
+    stated = stated or "allgather"
+    if stated not in _EXCHANGES:
+        raise settings.refuse(
+            key,
+            f"found {shown(stated)}; allowed: {', '.join(_EXCHANGES)}; --ignore {key} takes allgather",
+        )
+    facts.context_exchange = _EXCHANGES[stated]

@@ -12,4 +12,4 @@ LLAMA31_405B_PRETRAIN_CONFIG_GB300_BF16_V1 = replace(
     BASE, num_gpus=128, tensor_model_parallel_size=2, global_batch_size=64, use_megatron_fsdp=True,
     cpu_offloading_num_layers=42,
 )
-LLAMA3_70B_LORA_CONFIG_H100_BF16_V1 = replace(BASE, num_gpus=8, tensor_model_parallel_size=8)
+LLAMA3_70B_LORA_CONFIG_H100_BF16_V1 = replace(BASE, num_gpus=8, tensor_model_parallel_size=8, global_batch_size=32)
