@@ -6,15 +6,20 @@ from random import Random
 
 import numpy as np
 import pytest
+from executor_pool import shared_pool
 from helpers import costs_of, random_costs, random_schedule, schedule_of
 
 from pipesim.costs.rows import row_delays, row_durations, skip_delays
 from pipesim.costs.table import Skip
 from pipesim.device_memory import skips_waiting
 from pipesim.errors import ScenarioError, ScheduleError
+from pipesim.evidence.calibration.from_runs import samples_of_run
+from pipesim.evidence.validation import validate
+from pipesim.executor.run import read_run
 from pipesim.ir import dependencies, find_hang, lower
 from pipesim.ir.actions import SENDS, Op
 from pipesim.prediction import predict
+from pipesim.questions.execution import execute_scenario
 from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
 from pipesim.schedules.frameworks import FRAMEWORKS, check_schedule
@@ -151,3 +156,21 @@ def test_what_cannot_be_is_refused_in_one_message():
         predict(stated(costs=COSTS | {"skips": [{"source": 0, "target": 9}]}))
     with pytest.raises(ScheduleError, match="cuts the sequence into slices"):
         predict(stated(schedule="seq1f1b"))
+
+
+def test_a_run_with_skips_is_written_and_read_and_no_calibration_takes_it(tmp_path):
+    pytest.importorskip("torch")
+    costs = COSTS | {"forward": "1 ms", "backward": "2 ms", "boundary": "8 kB"}
+    costs |= {"skips": [{"source": 0, "target": 2, "bytes": "8 kB"}]}
+    asked = stated(parallel={"pipeline": 3}, batch={"microbatches": 3}, costs=costs)
+    found = execute_scenario(asked, device="emulated", num_steps=2, warmup=1, pool=shared_pool())
+    found.save(tmp_path / "run.json")
+    read = read_run(tmp_path / "run.json")
+    assert read.schedule.skips == ((0, 2),)
+    sent = read.timeline.select(read.timeline.op == Op.SEND_SKIP_F)
+    assert len(sent.op) == 2 * 3
+    assert set(sent.nbytes) == {8000}
+    with pytest.raises(ScenarioError, match="skip connections, whose messages a calibration"):
+        samples_of_run(read, "run.json")
+    with pytest.raises(ScenarioError, match="pipesim execute runs it"):
+        validate(asked, device="emulated")

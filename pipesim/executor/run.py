@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,12 @@ class Run:
         document = {
             "format": _FORMAT,
             "version": _VERSION,
-            "schedule": {"name": self.schedule.name, "csv": self.schedule.schedule.to_csv()},
+            "schedule": {
+                "name": self.schedule.name,
+                "csv": self.schedule.schedule.to_csv(),
+                "skips": self.schedule.skips,
+                "slice_shares": self.schedule.slice_shares,
+            },
             "device": self.device,
             "num_replicas": self.num_replicas,
             "num_steps": self.num_steps,
@@ -180,8 +185,24 @@ def read_run(path: str | Path) -> Run:
         raise ExecutionError(f"{path}: {error}") from None
 
 
+def _schedule(stated: dict[str, Any]) -> Schedule:
+    """Read an order with what its CSV cannot say."""
+    schedule = Schedule.from_csv(stated["csv"], name=stated["name"])
+    skips, shares = stated.get("skips", ()), stated.get("slice_shares")
+    for source, target in skips:
+        if not 0 <= int(source) < int(target) < schedule.num_stages:
+            raise ValueError(f"a skip connection from stage {source} to {target} is none")
+    if shares is not None and len(shares) != schedule.num_slices:
+        raise ValueError(f"{len(shares)} shares for {schedule.num_slices} slices")
+    return replace(
+        schedule,
+        skips=tuple((int(source), int(target)) for source, target in skips),
+        slice_shares=None if shares is None else tuple(map(float, shares)),
+    )
+
+
 def _from_document(document: dict[str, Any]) -> Run:
-    schedule = lower(Schedule.from_csv(document["schedule"]["csv"], name=document["schedule"]["name"]))
+    schedule = lower(_schedule(document["schedule"]))
     num_replicas, num_steps = int(document["num_replicas"]), int(document["num_steps"])
     columns = {name: _to_seconds(document["columns_ns"][name]) for name in _MEASURED}
     num_rows = len(schedule.op) * num_replicas * num_steps

@@ -10,6 +10,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from pipesim.errors import ScenarioError
 from pipesim.evidence.calibration.samples import FloatArray, Samples
 from pipesim.executor import Run
 from pipesim.ir import NONE, dependencies
@@ -39,6 +40,11 @@ def samples_of_run(run: Run, source: str) -> Samples:
         File or name, for reports.
     """
     schedule = run.schedule
+    if schedule.skips or schedule.slice_shares is not None:
+        what = "skip connections" if schedule.skips else "slices of unlike length"
+        raise ScenarioError(
+            f"its schedule has {what}, whose messages a calibration does not tell apart", file=source
+        )
     steps = run.undisturbed_steps
     unused = []
     if run.disturbed.any() and not steps:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipesim.errors import InfeasibleError, PipesimError, ScheduleError
+from pipesim.costs import build_costs
+from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
 from pipesim.evidence.calibration.fit import MeasuredCosts
 from pipesim.evidence.validation.runner import Runner
 from pipesim.evidence.validation.validation_row import ValidationRow, label
@@ -177,6 +178,7 @@ def validate(
     """
     need_scenario(scenario)
     check_runnable(scenario, device)
+    _refuse_skips(scenario)
     check_room(scenario, device, model, num_replicas=scenario.parallel.data, num_steps=num_steps)
     asked = _asked(scenario, schedules, chunks, microbatches)
     with ExitStack() as stack:
@@ -255,3 +257,16 @@ def _run(
         reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")
     return tuple(rows), tuple(skipped)
+
+
+def _refuse_skips(scenario: ResolvedScenario) -> None:
+    """Raise where stages hand something to others than the next: no calibration measures such messages."""
+    stated = scenario.costs is not None and scenario.costs.skips
+    if not stated and scenario.torch_model is None:
+        return
+    if build_costs(scenario, num_chunks=scenario.parallel.virtual_stages).skips:
+        raise ScenarioError(
+            "has skip connections, whose messages a calibration does not measure; pipesim execute runs it",
+            file=scenario.file,
+            key="costs.skips" if stated else "model.torch",
+        )
