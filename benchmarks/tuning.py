@@ -153,17 +153,28 @@ def one_case(document: dict[str, Any], device: str, rounds: int, pool: RankPool)
 
 
 def judge(rows: list[dict[str, Any]], device: str) -> dict[str, Any]:
-    """Emulated: measured within 1.5 points of what was promised; CPU: at least half of it."""
-    judged = []
+    """Emulated: within 1.5 points of what was promised; CPU: at least half of it; or too noisy to tell."""
+    judged, too_noisy = [], []
     for row in rows:
         for over, gain in row["gains"].items():
             if gain["predicted"] <= PROMISED:
                 continue
-            near = gain["measured"] >= gain["predicted"] - POINTS
-            near &= gain["measured"] <= gain["predicted"] + POINTS
-            holds = near if device == "emulated" else gain["measured"] >= gain["predicted"] / 2
-            judged.append({"scenario": row["scenario"], "over": over, "holds": bool(holds), **gain})
-    return {"num_judged": len(judged), "num_held": sum(one["holds"] for one in judged), "judged": judged}
+            one = {"scenario": row["scenario"], "over": over, **gain}
+            if 2 * row["disturbed_rounds"] > row["rounds"]:
+                too_noisy.append(one)
+                continue
+            if device == "emulated":
+                holds = abs(gain["measured"] - gain["predicted"]) <= POINTS
+            else:
+                holds = gain["measured"] >= gain["predicted"] / 2
+            judged.append({**one, "holds": bool(holds)})
+    return {
+        "num_judged": len(judged),
+        "num_held": sum(one["holds"] for one in judged),
+        "num_too_noisy": len(too_noisy),
+        "judged": judged,
+        "too_noisy": too_noisy,
+    }
 
 
 def _say(words: str) -> None:

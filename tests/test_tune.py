@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from math import exp, log
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -195,6 +196,31 @@ def test_what_lost_is_not_kept(tuned) -> None:
         assert judged.kept is kept
 
 
+def test_times_come_from_runs_of_ones_own(uneven, tmp_path) -> None:
+    """What the run took, not what the scenario says: stages of 2 and 4 s, all split in halves."""
+    costs = costs_of(4, number=float, forward_s=(2.0, 2.0, 2.0, 4.0), backward_s=(4.0, 4.0, 4.0, 8.0))
+    for name, schedule in (("whole", "1f1b"), ("split", "zb-h1")):
+        run_of(generate(schedule, Shape(4, 1, 8)), costs).write(tmp_path / f"{name}.json")
+    found = pipesim.tune(uneven, tmp_path / "whole.json", tmp_path / "split.json", budget=BUDGET)
+    least = 8 * (4 + 8) + 3 * 2  # all of the last rank's work, which waits for three forwards
+    assert least <= found.best.step_time_s < found.in_use.step_time_s
+    assert found.in_use.to_dict()["step_time_without_spread_s"] == pytest.approx(
+        predict_prepared(prepare_order(uneven, schedule_of(uneven), costs)).step_time_s
+    )
+    with pytest.raises(ScenarioError, match="4 stages, the scenario 3 ranks"):
+        pipesim.tune(other, tmp_path / "whole.json")
+
+
+@pytest.mark.parametrize(("error", "said"), [(0.02, 0), (-0.05, 1)])
+def test_times_that_do_not_predict_their_own_run_are_doubted(error, said) -> None:
+    runner = SimpleNamespace(disturbed_calibration=[], base=SimpleNamespace(step_time_error=error))
+    assert len(steps_of_tuning._doubts(runner)) == said
+    assert (
+        len(steps_of_tuning._doubts(SimpleNamespace(**vars(runner) | {"disturbed_calibration": ["x"]})))
+        == said + 1
+    )
+
+
 def test_the_verb_measures_and_verifies_on_the_device(uneven, tmp_path) -> None:
     pytest.importorskip("torch")
     said: list[str] = []
@@ -223,7 +249,7 @@ def test_the_command_line(uneven, tmp_path) -> None:
     assert "stages to build: rank 0: 0, rank 1: 1" in result.stdout
     for wrong, words in (
         (["--verify", "10"], "needs a device to run on"),
-        (["--chunks", "2"], "one a stage is needed: 8"),
+        (["--chunks", "0"], "whole numbers of at least 1"),
         (["--device", "tpu"], "found device 'tpu'"),
     ):
         error = CliRunner().invoke(app, [*asked, *wrong]).exception

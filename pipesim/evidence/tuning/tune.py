@@ -25,6 +25,7 @@ from pipesim.evidence.tuning.paired_runs import PairedRuns, run_in_turn
 from pipesim.evidence.tuning.stage_times import StageTimes, measured_times, stated_times
 from pipesim.evidence.validation.runner import Runner
 from pipesim.executor import RankPool, Run, execute
+from pipesim.executor.running import share_one_gpu
 from pipesim.ir import lower, peak_in_flight
 from pipesim.ir.actions import Schedule
 from pipesim.prediction import schedule_of
@@ -33,6 +34,8 @@ from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.schedules import family
 
 NUM_DRAWS = 16
+MOST_FIT_ERROR = 0.03
+"""Error of the step that times were measured on, above which it is said."""
 NUM_NAMED = 3
 """Named finalists beside the one in use."""
 _STEPS_A_ROUND, _CALIBRATION_STEPS, _WARMUP, _RETRIES = 2, 6, 2, 2
@@ -61,7 +64,7 @@ def tune(
     *measured : str or Path
         Runs of `pipesim execute` or profiler traces, from which costs are calibrated.
     chunks : sequence of int
-        Chunks a rank to try; by default those of the schedule in use. Measured files have one number.
+        Chunks a rank to try beside those of the schedule in use. Measured files have one number.
     max_in_flight : int, optional
         Most microbatches a rank holds, where nothing says what fits in memory; by default as many as the
         fullest rank of the schedule in use.
@@ -87,15 +90,15 @@ def tune(
     """
     need_scenario(scenario)
     in_use = schedule_of(scenario)
-    counts = list(chunks) or [in_use.num_stages // in_use.num_ranks]
+    counts = list(dict.fromkeys([in_use.num_stages // in_use.num_ranks, *chunks]))
     if verify and device is None:
         raise ScenarioError("needs a device to run on: cpu, cuda or emulated", key="--verify")
     with ExitStack() as stack:
         if device is not None:
             check_runnable(scenario, device)
             check_room(scenario, device, model, num_replicas=scenario.parallel.data, num_steps=10)
-            if pool is None:
-                num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
+            num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
+            if pool is None and not share_one_gpu(device, num_processes):
                 pool = stack.enter_context(RankPool(num_processes, threads_per_rank=threads_per_rank))
         times = _times(scenario, measured, counts, device, model, runtime, pool, progress)
         found = choose(scenario, in_use, times, max_in_flight=max_in_flight, budget=budget, progress=progress)
@@ -132,12 +135,22 @@ def _times(
     base = "gpipe" if named is None or family(named).needs_costs else named
     runner.calibrate_on(base, needed=[(count, True) for count in counts])
     found = {count: measured_times(runner.measured(count), scenario, count) for count in counts}
-    if not runner.disturbed_calibration:
-        return found
-    words = (
-        f"other work disturbed what the times were measured from: {', '.join(runner.disturbed_calibration)}"
-    )
-    return {count: replace(times, notes=(words, *times.notes)) for count, times in found.items()}
+    said = _doubts(runner)
+    return {count: replace(times, notes=(*said, *times.notes)) for count, times in found.items()}
+
+
+def _doubts(runner: Runner) -> list[str]:
+    """Say why the times may be off: other work, or they do not predict the run that they come from."""
+    said = []
+    if runner.disturbed_calibration:
+        disturbed = ", ".join(runner.disturbed_calibration)
+        said.append(f"other work disturbed what the times were measured from: {disturbed}")
+    error = runner.base.step_time_error
+    if abs(error) > MOST_FIT_ERROR:
+        said.append(
+            f"the times predict the run that they come from {100 * error:+.1f} % off; trust no smaller gain"
+        )
+    return said
 
 
 def choose(
