@@ -207,6 +207,7 @@ def test_times_come_from_runs_of_ones_own(uneven, tmp_path) -> None:
     assert found.in_use.to_dict()["step_time_without_spread_s"] == pytest.approx(
         predict_prepared(prepare_order(uneven, schedule_of(uneven), costs)).step_time_s
     )
+    other = pipesim.Scenario.times(ranks=3, microbatches=8, forward=1.0, backward=2.0)
     with pytest.raises(ScenarioError, match="4 stages, the scenario 3 ranks"):
         pipesim.tune(other, tmp_path / "whole.json")
 
