@@ -33,7 +33,7 @@ ExpertDispatch = Literal["alltoall", "deepep", "hybridep"]
 
 ContextExchange = Literal["ring", "all-gather", "ulysses", "hierarchical"]
 
-ActivationFormat = Literal["16-bit", "fp8", "mxfp8", "nvfp4"]
+ActivationFormat = Literal["32-bit", "16-bit", "fp8", "mxfp8", "nvfp4"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,7 +347,9 @@ class PrecisionKeys(Keys):
         default=None, description="format of matrix products; bf16 by default, fp16 where there is none"
     )
     activation_format: ActivationFormat | None = Field(
-        default=None, description="format in which inputs of products are kept; that of compute by default"
+        default=None,
+        description="format in which inputs of products are kept; that of compute by default; "
+        "32-bit: in which all is kept and sent on, as with AMP O1",
     )
     activation_function_format: Literal["16-bit", "fp8"] = Field(
         default="16-bit", description="format in which inputs of the MLPs' activation functions are kept"

@@ -19,8 +19,7 @@ from pipesim.costs.transformer.kinds import LayerKind
 from pipesim.costs.transformer.layer import Setting
 from pipesim.costs.transformer.parameters import attention_parameters, head_parameters, num_mlp_matrices
 from pipesim.costs.transformer.tensors import (
-    KEPT_BYTES,
-    VALUE_BYTES,
+    input_share,
     num_scores,
     product_gradients,
     saved_tensors,
@@ -93,7 +92,7 @@ def stage_activations(
     if first:
         deferred += hidden  # the gradient of the embedding's output
         if not setting.model.gated_mlp:
-            held += hidden / VALUE_BYTES  # the embedding's dropout mask
+            held += hidden / setting.value_bytes  # the embedding's dropout mask
     if last:
         # Inputs of norm and head, of as many losses; of a further prediction also those of its two norms and
         # of the matrix behind them.
@@ -101,7 +100,7 @@ def stage_activations(
         held += 2 * hidden * (1 + further) + 4 * hidden * further
         number = setting.num_tokens * setting.model.vocab_size / setting.tensor
         kept, beside = _FUSED_LOSS_BYTES if setting.fused_loss else _LOSS_BYTES
-        logits, deferred_logits = (1 + further) * kept * number, (1 + further) * VALUE_BYTES * number
+        logits, deferred_logits = (1 + further) * kept * number, (1 + further) * setting.value_bytes * number
         deferred += (1 + further) * hidden + 2 * further * hidden + deferred_logits
         held += logits
         # The logits are gone by the time the backward reaches the layers.
@@ -133,7 +132,7 @@ def _deferred_layer_bytes(setting: Setting, experts: Experts | None) -> float:
     if setting.recompute == "full" and setting.weights_recompute:
         return gradients + stream_bytes(setting, setting.model.hidden_size)
     # What attention's own backward reads is over.
-    kept = KEPT_BYTES[setting.activation_format] / VALUE_BYTES
+    kept = input_share(setting)
     inputs = (
         t.nbytes * (kept / (1 + kept) if t.is_read_otherwise and kept != 1 else 1)
         for t in saved_tensors(setting, experts)

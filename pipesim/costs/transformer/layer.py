@@ -143,6 +143,11 @@ class Setting:
         return frozenset(modules | ({"moe_act", "shared_experts"} if "moe" in modules else set()))
 
     @property
+    def value_bytes(self) -> int:
+        """Bytes of a value of the residual stream, and of what is kept beside inputs of products."""
+        return 4 if self.activation_format == "32-bit" else _WIDE_BYTES
+
+    @property
     def num_tokens(self) -> float:
         """Tokens of one microbatch on one device of a context-parallel group."""
         return self.micro * self.model.seq_length / self.context
@@ -305,7 +310,7 @@ def boundary_gather_s(setting: Setting) -> float:
 
 def message_bytes(setting: Setting) -> float:
     """Bytes of the residual stream of a microbatch, which one stage hands to the next."""
-    return 2 * setting.num_tokens * setting.model.hidden_size
+    return setting.value_bytes * setting.num_tokens * setting.model.hidden_size
 
 
 def _layer_products(setting: Setting, experts: Experts | None) -> ProductTimes:

@@ -24,6 +24,7 @@ from pipesim.scenario.resolved import ActivationFormat, Experts, TrainableModule
 
 VALUE_BYTES = 2
 KEPT_BYTES: dict[ActivationFormat, float] = {
+    "32-bit": 4,
     "16-bit": 2,
     "fp8": 1,
     "mxfp8": 1 + 1 / 32,
@@ -66,7 +67,7 @@ def saved_tensors(setting: Setting, experts: Experts | None) -> Iterator[Tensor]
     Inputs of products are kept in the format in which these compute, beside 16 bits where attention's own
     backward reads them.
     """
-    share = KEPT_BYTES[setting.activation_format] / VALUE_BYTES
+    share = input_share(setting)
     for tensor in _tensors(setting, experts):
         if tensor.for_weights and setting.trained.passes_over(*tensor.weights):
             if tensor.is_read_otherwise:
@@ -87,7 +88,7 @@ def _tensors(setting: Setting, experts: Experts | None) -> Iterator[Tensor]:
     into_mlp = stream_bytes(setting, hidden)
     yield Tensor("input of the MLP", into_mlp, "layernorm", for_weights=True, weights=mlp)
     if not model.gated_mlp:
-        yield Tensor("two dropout masks", stream_bytes(setting, hidden), "stream")
+        yield Tensor("two dropout masks", 2 * stream_bytes(setting, hidden) / setting.value_bytes, "stream")
     if experts is None:
         yield from _mlp(setting, setting.num_tokens, model.intermediate_size, "mlp", "mlp")
         return
@@ -105,7 +106,12 @@ def _tensors(setting: Setting, experts: Experts | None) -> Iterator[Tensor]:
 
 def product_gradients(setting: Setting, experts: Experts | None) -> float:
     """Bytes of the gradients of all outputs of products with weights, which the weights' gradients read."""
-    return _product_gradients(setting, experts) * KEPT_BYTES[setting.activation_format] / VALUE_BYTES
+    return _product_gradients(setting, experts) * input_share(setting)
+
+
+def input_share(setting: Setting) -> float:
+    """Bytes of a value that is the input of a product over those of others."""
+    return KEPT_BYTES[setting.activation_format] / setting.value_bytes
 
 
 def _product_gradients(setting: Setting, experts: Experts | None) -> float:
@@ -129,12 +135,12 @@ def _product_gradients(setting: Setting, experts: Experts | None) -> float:
 def stream_bytes(setting: Setting, width: float) -> float:
     """Bytes of a tensor that only sequence parallelism cuts, such as the residual stream."""
     share = setting.tensor if setting.sequence_parallel else 1
-    return VALUE_BYTES * setting.num_tokens * width / share
+    return setting.value_bytes * setting.num_tokens * width / share
 
 
 def cut_bytes(setting: Setting, width: float, rows: float | None = None) -> float:
     """Bytes of a tensor that tensor parallelism cuts; of `rows` tokens, by default those of a microbatch."""
-    return VALUE_BYTES * (setting.num_tokens if rows is None else rows) * width / setting.tensor
+    return setting.value_bytes * (setting.num_tokens if rows is None else rows) * width / setting.tensor
 
 
 def num_scores(setting: Setting) -> float:
@@ -158,7 +164,7 @@ def _attention(setting: Setting) -> Iterator[Tensor]:
         yield Tensor("latent vectors behind norms", cut_bytes(setting, ranks), "attention", for_weights=True)
     if setting.attention_kernel == "unfused":
         # The softmax's output; with dropout also its mask and its result.
-        score_bytes = 2 if model.gated_mlp else 5
+        score_bytes = setting.value_bytes if model.gated_mlp else 2 * setting.value_bytes + 1
         yield Tensor("scores", score_bytes * num_scores(setting), "core_attn")
 
 
@@ -166,7 +172,8 @@ def _mlp(setting: Setting, rows: float, inner: int, made_by: str, act_made_by: s
     if not inner:
         return
     matrices_in = 2 if setting.model.gated_mlp else 1
-    share = setting.activation_function_bytes / VALUE_BYTES
+    narrow = setting.activation_function_bytes < VALUE_BYTES
+    share = setting.activation_function_bytes / setting.value_bytes if narrow else 1
     before = share * cut_bytes(setting, matrices_in * inner, rows)
     yield Tensor("outputs of the MLP's first product", before, made_by)
     weights: tuple[TrainableModule, ...] = ("experts",) if made_by == "moe" else ("mlp",)
