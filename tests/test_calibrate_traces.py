@@ -428,3 +428,24 @@ def test_pairs_are_measured_as_pairs(tmp_path: Path) -> None:
     np.testing.assert_allclose(samples.pair_s[0], 450e-6)
     np.testing.assert_allclose(samples.op_s[Op.F, 0], 100e-6)
     assert run.schedule.schedule.joined.sum() == 1
+
+
+def test_on_a_gpu_the_first_stage_leaves_its_input_gradient_out(tmp_path: Path) -> None:
+    """No kernel runs in its I; the order is found all the same, and each stage keeps what it measured."""
+    lower, upper = GpuTrace(0), GpuTrace(1, AHEAD_US)
+    lower.action("PP:0F0", ("gemm", 0, 100))
+    upper.action("PP:1F0", ("gemm", 110, 210))
+    upper.action("PP:1I0", ("gemm", 210, 310))
+    upper.action("PP:1W0", ("gemm", 310, 400))
+    lower.action("PP:0I0")
+    lower.action("PP:0W0", ("gemm", 320, 520))
+    lower.write(tmp_path / "rank0.json")
+    upper.write(tmp_path / "rank1.json")
+    found = calibrate_measured(tmp_path)
+    np.testing.assert_allclose(found.costs.input_gradient_s, [0, 100e-6])
+    np.testing.assert_allclose(found.costs.weight_gradient_s, [200e-6, 90e-6])
+    np.testing.assert_allclose(found.costs.backward_s, [200e-6, 190e-6])
+    assert any("B of stages 0, 1 never ran whole" in note for note in found.notes)
+    (check,) = found.evidence["checked"]
+    assert check["measured_s"] == pytest.approx(520e-6)
+    assert abs(check["error"]) < 1e-6

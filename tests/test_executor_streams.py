@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,12 +16,13 @@ from executor_reference import reference, small_transformer, worst
 from stand_in_streams import StandIn
 
 from pipesim.errors import ExecutionError
-from pipesim.executor import TransformerWorkload, execute, gpus, lanes, running, streams
+from pipesim.executor import TransformerWorkload, execute, gpus, lanes, running, streams, torchrun, worker
 from pipesim.executor.instructions import Instruction
-from pipesim.executor.job import Job
+from pipesim.executor.job import Job, RankError
 from pipesim.executor.stream_device import StreamDevice
 from pipesim.executor.streams import tie
 from pipesim.executor.torchrun import local_index
+from pipesim.executor.worker import Worker
 from pipesim.ir import lower
 from pipesim.ir.actions import Op
 from pipesim.schedules import Shape, generate
@@ -187,3 +189,43 @@ def test_one_split_gives_every_lane_its_own_multiprocessors() -> None:
     assert driver.num_splits == 1
     with pytest.raises(RuntimeError, match="made 2 parts of 4"):
         gpus._split(driver, torch.device("cuda", 0), 4, 64)
+
+
+def test_after_an_error_on_gpus_nothing_waits_for_what_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Destroying NCCL's groups would; they are aborted instead, those that the job formed and the first."""
+    aborted = []
+
+    def group(name: str) -> SimpleNamespace:
+        return SimpleNamespace(abort=lambda: aborted.append(name))
+
+    def never() -> None:
+        raise AssertionError("would wait")
+
+    class Failing(Worker):
+        def __init__(self, *arguments: object, **settings: object) -> None:
+            super().__init__(*arguments, **settings)
+            self._groups = {("nccl", "", 0, 1): group("all"), ("nccl", "", 1): outside}
+
+        def run(self, job: Job) -> None:
+            raise RankError("rank 0: the layer broke")
+
+    outside = object()
+    world = SimpleNamespace(
+        group=SimpleNamespace(WORLD=group("world")),
+        GroupMember=SimpleNamespace(NON_GROUP_MEMBER=outside),
+        destroy_process_group=never,
+    )
+    monkeypatch.setattr(worker, "dist", world)
+    monkeypatch.setattr(torchrun, "dist", world)
+    for name in ("_meet", "_join", "connect"):
+        monkeypatch.setattr(torchrun, name, lambda *arguments, **settings: None)
+    monkeypatch.setattr(torchrun, "Worker", Failing)
+    shared = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "x", "MASTER_PORT": "1"}
+    for name, value in shared.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    job = replace(job_of("1f1b", (2, 1, 2)), device="cuda")
+    with pytest.raises(RankError, match="the layer broke"):
+        torchrun.run_here(job, timeout_s=1, startup_timeout_s=1, threads_per_rank=1)
+    assert sorted(aborted) == ["all", "world"]

@@ -32,7 +32,9 @@ from pipesim.executor.instructions import Instruction, RankProgram
 from pipesim.executor.job import RUNTIMES, Job, RankResult
 from pipesim.executor.models import build_model, build_stage, sample
 from pipesim.executor.shared_parameters import refuse_untied
+from pipesim.executor.stage import Boundary
 from pipesim.executor.torch_runtime import torch_schedule
+from pipesim.executor.wire import boundaries_from_json, boundaries_to_json
 from pipesim.executor.workload import EmulatedWorkload
 from pipesim.ir.actions import RECEIVES, SENDS, Op, Schedule
 from pipesim.scenario import split_layers
@@ -103,6 +105,9 @@ class TorchRank:
         Of the job's ranks.
     on_row : Callable
         Told the row that begins.
+    output_of : Callable
+        Gives what `boundaries_to_json` makes of a stage's output, of which a rank that holds the stage
+        finds it out.
 
     Raises
     ------
@@ -110,7 +115,14 @@ class TorchRank:
         If torch's runtime cannot run the job.
     """
 
-    def __init__(self, job: Job, program: RankProgram, group: Any, on_row: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        program: RankProgram,
+        group: Any,
+        on_row: Callable[[int], None],
+        output_of: Callable[[int, Callable[[], list[Any]] | None], Any] = lambda stage, find: find and find(),
+    ) -> None:
         self.job = job
         self.program = program
         self.device = _device(job, program)
@@ -124,6 +136,7 @@ class TorchRank:
         self._model = None if isinstance(job.workload, EmulatedWorkload) else build_model(job.workload)
         self.modules = {stage: self._module(stage) for stage in program.stages}
         self._group = group
+        self._output_of = output_of
         self.stages = {stage: self._stage(stage, module, group) for stage, module in self.modules.items()}
         self._schedule = _schedule(job, list(self.stages.values()), self._loss)
         parameters = dict.fromkeys(p for module in self.modules.values() for p in module.parameters())
@@ -227,13 +240,17 @@ class TorchRank:
 
     def _stage(self, stage: int, module: nn.Module, group: Any) -> TimedStage:
         schedule, workload = self.job.schedule, self.job.workload
-        settings: dict[str, Any] = {}
         if isinstance(workload, EmulatedWorkload):
-            # Stated sizes spare torch's ranks from telling each other, which they do in pickles.
             before = torch.zeros(1, max(1, workload.boundary_bytes[stage - 1] // 4) if stage else 1)
             assert isinstance(module, _Sender)
             after = torch.zeros(1, module.width)
-            settings = {"input_args": before.requires_grad_(stage > 0), "output_args": after.requires_grad_()}
+        else:
+            before, after = self._shapes(stage, module)
+        # Stated shapes spare torch's ranks from telling each other, which they do in pickles.
+        settings = {
+            "input_args": before.requires_grad_(stage > 0),
+            "output_args": after.requires_grad_(after.is_floating_point()),
+        }
         return TimedStage(
             self.timed,
             submodule=module,
@@ -243,6 +260,26 @@ class TorchRank:
             group=group,
             **settings,
         )
+
+    def _shapes(self, stage: int, module: nn.Module) -> tuple[Tensor, Tensor]:
+        """Tensors like the stage's input and output, found out stage after stage along the model."""
+        assert self._model is not None
+        workload = self.job.workload
+        assert not isinstance(workload, EmulatedWorkload)
+        before = sample(workload, self._model, 0, 0, 0)[0]
+        if stage:
+            [boundary] = boundaries_from_json(self._output_of(stage - 1, None))
+            before = torch.zeros(boundary.shape, dtype=boundary.dtype)
+
+        def find() -> list[Any]:
+            module.eval()
+            with torch.no_grad():
+                after = module(before)
+            module.train()
+            return boundaries_to_json([Boundary(tuple(after.shape), after.dtype)])
+
+        [found] = boundaries_from_json(self._output_of(stage, find))
+        return before, torch.zeros(found.shape, dtype=found.dtype)
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:
         if self._model is None:

@@ -121,7 +121,7 @@ class Worker:
         if job.runtime != "pipesim":
             from pipesim.executor.torch_replay import TorchRank
 
-            rank_of_torch = TorchRank(job, program, groups.everybody, on_row)
+            rank_of_torch = TorchRank(job, program, groups.everybody, on_row, self._output_of)
             return rank_of_torch.run(self.process, on_step, partial(self._told_by_all, job))
         device = self._device(job, rank)
         transport = self._transport(job, replica, rank, device, groups)
@@ -289,6 +289,12 @@ class Worker:
                 self.board.put(self._skip_name(number), boundaries_to_json([boundary]))
             along_skips |= made
         return known, along_skips
+
+    def _output_of(self, stage: int, find: Callable[[], list[Any]] | None) -> Any:
+        """Tell the others what leaves a stage, or hear it from them."""
+        if find is not None:
+            self.board.put(self._boundary_name(stage), find())
+        return self.board.get(self._boundary_name(stage))
 
     def _boundary_name(self, stage: int) -> str:
         return f"job {self._num_jobs} boundary {stage}"
