@@ -1,17 +1,24 @@
-"""Run all that docs/python.md and the notebooks show, and write what it prints into them."""
+"""Run all that the pages of docs/ and the notebooks show, and write what it prints into them.
+
+Of a page the blocks ``python`` and ``sh`` (commands of pipesim) run in order, in one folder with scenarios/;
+a block whose first line is ``# file: NAME`` becomes that file.
+"""
 
 import ast
 import io
 import os
 import re
+import shlex
 import sys
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "python.md"
-BLOCK = re.compile(r"```python\n(.*?)```\n(```text\n(.*?)```\n)?", re.S)
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+BLOCK = re.compile(r"```([a-z]+)\n(.*?)```\n(```text\n(.*?)```\n)?", re.S)
+FILE = re.compile(r"# file: (\S+)\n")
+WIDTH = "80"
 
 
 def run_cell(code: str, names: dict[str, object]) -> str:
@@ -19,12 +26,29 @@ def run_cell(code: str, names: dict[str, object]) -> str:
     tree = ast.parse(code)
     last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
     with redirect_stdout(io.StringIO()) as printed:
-        exec(compile(tree, PAGE.name, "exec"), names)
+        exec(compile(tree, "block", "exec"), names)
         if last is not None:
-            value = eval(compile(ast.Expression(last.value), PAGE.name, "eval"), names)
+            value = eval(compile(ast.Expression(last.value), "block", "eval"), names)
             if value is not None:
                 printed.write(f"{value!r}\n")
     return printed.getvalue()
+
+
+def run_commands(text: str) -> str:
+    """Run lines as a shell would, each a call of pipesim; give what they print to standard output."""
+    from typer.testing import CliRunner
+
+    from pipesim.cli.app import app
+
+    printed = ""
+    for line in text.replace("\\\n", " ").splitlines():
+        program, *arguments = shlex.split(line, comments=True) or [""]
+        if program:
+            assert program == "pipesim", f"{line!r} does not run pipesim"
+            done = CliRunner().invoke(app, arguments, env={"COLUMNS": WIDTH}, catch_exceptions=False)
+            assert done.exit_code == 0, f"{line}: exit status {done.exit_code}"
+            printed += done.stdout
+    return printed
 
 
 def renewed_page(text: str, folder: Path) -> str:
@@ -33,9 +57,13 @@ def renewed_page(text: str, folder: Path) -> str:
     names: dict[str, object] = {}
 
     def renewed(block: re.Match[str]) -> str:
-        printed = run_cell(block[1], names)
-        shown = f"```text\n{printed}```\n" if block[2] else ""
-        return f"```python\n{block[1]}```\n{shown}"
+        language, code, printed = block[1], block[2], ""
+        if named := FILE.match(code):
+            Path(named[1]).write_text(code[named.end() :])
+        elif language in ("python", "sh"):
+            printed = run_cell(code, names) if language == "python" else run_commands(code)
+        shown = f"```text\n{printed}```\n" if block[3] else ""
+        return f"```{language}\n{code}```\n{shown}"
 
     before = Path.cwd()
     os.chdir(folder)
@@ -63,7 +91,7 @@ def renew_notebook(path: Path) -> None:
 
 if __name__ == "__main__":
     asked = [Path(name).resolve() for name in sys.argv[1:]]
-    for page in asked or [PAGE, *sorted((ROOT / "notebooks").glob("*.ipynb"))]:
+    for page in asked or [*PAGES, *sorted((ROOT / "notebooks").glob("*.ipynb"))]:
         if page.suffix == ".ipynb":
             renew_notebook(page)
         else:
