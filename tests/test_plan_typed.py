@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 import shlex
 
 import pytest
@@ -81,13 +80,19 @@ def test_each_row_of_the_top_five_is_what_a_simulation_of_its_file_says(changes,
         assert said["peak_memory_bytes"] == choice.result.memory
 
 
+def typed_line(printed):
+    """Arguments of the command that a plan prints; a long one goes on after a backslash."""
+    command, *_ = printed.partition("to type it: pipesim ")[2].replace("\\\n", " ").splitlines()
+    return command
+
+
 def test_the_line_under_a_plan_types_its_winner_and_the_file_is_it(tmp_path):
     asked, best = tmp_path / "asked file.yaml", tmp_path / "best.yaml"
     pipesim.Scenario.of(SMALL).save(asked)
     arguments = ["plan", asked, "--schedules", "1f1b,zb-v", "--workers", 1, "-o", best]
     arguments += ["--set", "batch.global=16", "--set", "cluster.accelerator={preset: h100-sxm, memory: 3 GB}"]
     printed = run(*arguments)
-    (line,) = re.findall(r"^to type it: pipesim (.*)$", printed, re.M)
+    line = typed_line(printed)
     typed, written = run(*shlex.split(line), "--json"), run("simulate", best, "--json")
     assert numbers(typed) == numbers(written)
     assert seconds(numbers(written)[0]) in printed
@@ -104,15 +109,17 @@ def test_bands_warnings_and_inferred_values_are_printed(tmp_path):
     assert first["warnings"]
     assert all(f"warning: {words}" in printed for words in first["warnings"])
     low_s, high_s = first["step_time_band_s"]
-    assert f"{seconds(low_s)} to {seconds(high_s)}" in printed
-    assert all(f"  {key} = " in printed for key in first["inferred"] if "." in key)
+    wide = run("plan", file, *few, "--wide", "--assumptions")
+    assert f"{seconds(low_s)} to {seconds(high_s)}" in wide
+    assert f"+-{100 * (high_s / first['step_time_s'] - 1):.2g} %" in printed
+    assert all(f"  {key} = " in wide for key in first["inferred"] if "." in key)
 
 
 def test_the_smallest_cluster_can_be_typed_too(tmp_path):
     file, best = tmp_path / "asked.yaml", tmp_path / "best.yaml"
     pipesim.Scenario.of(SMALL).with_({"cluster.accelerator.memory": "3 GB"}).save(file)
     few = ("--schedules", "1f1b", "--workers", 1, "--max-nodes", 4, "-o", best)
-    (line,) = re.findall(r"^to type it: pipesim (.*)$", run("plan", file, *few), re.M)
+    line = typed_line(run("plan", file, *few))
     assert "cluster.num_nodes=1" in line
     assert numbers(run(*shlex.split(line), "--json")) == numbers(run("simulate", best, "--json"))
 

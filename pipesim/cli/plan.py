@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -16,12 +16,21 @@ from pipesim.files import check_outputs
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.questions.planning import Plan, plan
 from pipesim.questions.planning.budget import DAY_S, Budget, ClusterSize, smallest_cluster
+from pipesim.questions.planning.launch_flags import launch_flags
 from pipesim.questions.planning.plan import DEFAULT_TOP
-from pipesim.questions.planning.words import main_losses, price_words, recommendation
+from pipesim.questions.planning.words import (
+    main_losses,
+    plan_lines,
+    price_words,
+    recommendation,
+    short_choice_table,
+)
 from pipesim.scenario import ResolvedScenario, load_scenario
+from pipesim.schedules.frameworks import FRAMEWORKS
 from pipesim.show.amounts import amount, optional, percent, seconds, time_range
 from pipesim.show.blocks import Table
-from pipesim.show.remarks import framework_sentence, inferred, notes
+from pipesim.show.remarks import inferred, notes, urgent_notes
+from pipesim.show.text_layout import command_lines
 from pipesim.units import parse_time_s
 
 OBJECTIVES = ("step_time", "tokens_per_s_per_gpu", "cost")
@@ -43,8 +52,12 @@ def plan_verb(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="BEST.yaml", help="Write the first choice as a scenario."),
+        typer.Option("-o", "--output", metavar="BEST.yaml", help="Write the advised choice as a scenario."),
     ] = None,
+    headroom: options.Headroom = None,
+    framework: options.Framework = None,
+    wide: options.Wide = False,
+    assumptions: options.Assumptions = False,
     time_limit: Annotated[
         float | None,
         typer.Option(metavar="SECONDS", help="Refine no further after so long; what is certain is said."),
@@ -57,15 +70,16 @@ def plan_verb(
 ) -> None:
     """Find the fastest configurations that fit in memory; or the smallest cluster, with --deadline.
 
-    What it chooses (parallel, micro-batch, schedule, recompute) is not read from the scenario; model,
-    cluster, global batch, optimizer and the rest are.
+    What it chooses (parallel, micro-batch, schedule, recompute, sequence parallelism, whether the optimizer's
+    state is shared out) is not read from the scenario; model, cluster, global batch and the rest are.
     """
     if workers is not None and dask is not None:
         raise ScenarioError("--workers and --dask exclude each other")
     if time_limit is not None and not time_limit > 0:
         raise ScenarioError(f"found {time_limit:g}; needed: seconds above zero", key="--time-limit")
     check_outputs(output, pictures=(plot,), inputs=(scenario,))
-    asked = load_scenario(scenario, overrides or (), uncut=True)
+    overrides = options.with_headroom(overrides, headroom)
+    asked = load_scenario(scenario, overrides, uncut=True)
     wanted = _objectives(objective, asked)
     num_tokens = None if tokens is None else _number_of_tokens(tokens)
     names = options.parse_names(schedules)
@@ -76,6 +90,7 @@ def plan_verb(
                 asked,
                 top=top,
                 schedules=names,
+                framework=framework,
                 num_workers=workers,
                 executor=executor,
                 time_limit_s=time_limit,
@@ -89,6 +104,7 @@ def plan_verb(
                 max_nodes=max_nodes or (asked.cluster.num_nodes if asked.cluster else 1),
                 top=top,
                 schedules=names,
+                framework=framework,
                 num_workers=workers,
                 executor=executor,
                 time_limit_s=time_limit,
@@ -104,15 +120,36 @@ def plan_verb(
     if as_json:
         terminal.print_json(_document(found, sizes, wanted, num_tokens))
         return
-    terminal.show(*_blocks(found, sizes, num_tokens))
-    stated = [*(overrides or ()), *found.choices[0].overrides()]
-    terminal.show(f"to type it: pipesim simulate {quote(str(scenario))} {_settings(stated)}")
+    _show(found, sizes, num_tokens, wide=wide, assumptions=assumptions)
+    stated = [f"--set {quote(text)}" for text in (*overrides, *found.recommended.overrides())]
+    typed = ["to type it:", "pipesim simulate", quote(str(scenario)), *stated]
+    terminal.show(*command_lines(typed, terminal.width()), wide=True)
     if output is not None:
-        terminal.show(f"{output}: the first choice; pipesim simulate {quote(str(output))}")
+        terminal.show(f"{output}: the advised choice; pipesim simulate {quote(str(output))}")
 
 
-def _settings(overrides: Sequence[str]) -> str:
-    return " ".join(f"--set {quote(text)}" for text in overrides)
+def _show(
+    found: Plan, sizes: list[ClusterSize], num_tokens: float | None, *, wide: bool, assumptions: bool
+) -> None:
+    best = found.recommended
+    terminal.show(found.scenario.name, *plan_lines(found, num_tokens), "")
+    if sizes:
+        terminal.show(_size_table(sizes, num_tokens))
+    terminal.show(
+        short_choice_table(found),
+        "(tensor, pipeline, context, expert, data, b: sequences of a microbatch; <- advised; = a tie)",
+        "",
+    )
+    for name in FRAMEWORKS if found.judged.framework is None else (found.judged.framework,):
+        if flags := launch_flags(best.result, name):
+            terminal.show(*command_lines([f"{name}:", *flags], terminal.width()), wide=True)
+    terminal.show(*urgent_notes([best.result], changes_for_memory))
+    if wide:
+        terminal.show(*_details(found), wide=True)
+    if assumptions:
+        terminal.show(*inferred(best.result))
+    more = [] if wide else ["losses, rejections and more columns: --wide"]
+    terminal.show("   ".join([*more, f"{len(best.result.scenario.echo)} values inferred: --assumptions"]))
 
 
 def _objectives(text: str, asked: ResolvedScenario) -> list[str]:
@@ -156,7 +193,7 @@ def _draw(found: Plan, path: Path) -> None:
     timed = [Point("", one.least_step_s, one.peak_memory_bytes / 1e9) for one in found.timed]
     peaks_bytes = [choice.result.metrics.peak_memory_bytes or 0.0 for choice in found.choices]
     chosen = [
-        Point(choice.label, choice.step_time_s, peak_bytes / 1e9)
+        Point(choice.label, choice.least_step_s, peak_bytes / 1e9)
         for choice, peak_bytes in zip(found.choices, peaks_bytes, strict=True)
     ]
     first = found.choices[0]
@@ -174,11 +211,12 @@ def _draw(found: Plan, path: Path) -> None:
 def _document(
     found: Plan, sizes: list[ClusterSize], objective: list[str], num_tokens: float | None
 ) -> dict[str, Any]:
-    first = found.choices[0]
+    first = found.recommended
     document = found.to_dict() | {
         "objective": objective,
         "num_gpus": first.result.scenario.parallel.num_gpus,
         "price": price_words(first),
+        "launch": {name: flags for name in FRAMEWORKS if (flags := launch_flags(first.result, name))},
         "recommendation": recommendation(first, num_tokens or 1e12),
     }
     if num_tokens is not None:
@@ -188,26 +226,20 @@ def _document(
     return document
 
 
-def _blocks(found: Plan, sizes: list[ClusterSize], num_tokens: float | None) -> Iterator[str | Table]:
-    if sizes:
-        yield _size_table(sizes, num_tokens)
+def _details(found: Plan) -> Iterator[str | Table]:
     first = found.choices[0]
     yield choice_table(found)
-    yield recommendation(first, num_tokens or 1e12)
-    yield framework_sentence(first.result)
-    yield from notes([first.result], changes_for_memory)
     for number, choice in enumerate(found.choices, start=1):
         behind = percent(choice.step_time_s / first.step_time_s - 1)
         slower = "" if number == 1 else f"; {behind} slower than the first"
         yield f"{number} loses: {main_losses(choice.losses, choice.step_time_s)}{slower}"
-    yield found.certainty
     yield f"{found.num_infeasible:,} rejected:"
     for reason, count in list(found.rejected.items())[:_NUM_REASONS]:
         yield f"  {count:,}: {reason}"
     if len(found.rejected) > _NUM_REASONS:
         rest = sum(list(found.rejected.values())[_NUM_REASONS:])
         yield f"  {rest:,}: other reasons (--json lists them)"
-    yield from inferred(first.result)
+    yield from notes([found.recommended.result], changes_for_memory)
 
 
 def choice_table(found: Plan) -> Table:
@@ -248,7 +280,7 @@ def _size_table(sizes: list[ClusterSize], num_tokens: float | None) -> Table:
         if size.best is None:
             rows.append([*row, "-", "-", "-", size.reason])
             continue
-        choice = size.best.choices[0]
+        choice = size.best.recommended
         budget = None if num_tokens is None else Budget.of(choice, num_tokens)
         days = "-" if budget is None else f"{budget.seconds / DAY_S:,.3g}"
         usd = "-" if budget is None or budget.usd is None else f"{budget.usd:,.0f}"

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.costs import CostTable, build_costs
+from pipesim.costs import CostTable
 from pipesim.errors import ScenarioError
-from pipesim.questions.planning.space import Candidate, Cut, Recompute, chunk_counts, recomputes, scenario_of
+from pipesim.questions.planning.dominance import better_sharing
+from pipesim.questions.planning.space import (
+    Candidate,
+    Cut,
+    Recompute,
+    chunk_counts,
+    costs_of_cut,
+    recomputes,
+)
 from pipesim.scenario import ResolvedScenario
 from pipesim.schedules import Shape, family
+from pipesim.schedules.frameworks import verdict
 from pipesim.schedules.registry import Family
 
 DOES_NOT_FIT = "does not fit in memory with the headroom asked for"
@@ -38,6 +47,8 @@ class CutTask:
     scenario: ResolvedScenario
     cut: Cut
     schedules: tuple[str, ...]
+    framework: str | None = None
+    """Bounds are wanted of what it runs by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +71,20 @@ def bound_cut(task: CutTask) -> CutBounds:
     num_microbatches = (task.scenario.batch.global_size or 0) // (cut.micro * cut.data)
     levels = recomputes(task.scenario)
     limit_bytes = _budget_bytes(task.scenario)
+    if words := better_sharing(task.scenario, cut):
+        counts = [len(chunk_counts(model, cut.pipeline, family(name))) for name in _names(task)]
+        return CutBounds((), {f"no better than with {words}": sum(counts) * len(levels)})
     tables: dict[tuple[int, Recompute], CostTable | ScenarioError] = {}
-    for name in task.schedules:
+    for name in _names(task):
         one = family(name)
         for num_chunks in chunk_counts(model, cut.pipeline, one):
             shape = Shape(cut.pipeline, num_chunks, num_microbatches)
             broken = next((rule for rule in one.rules if not rule.holds(shape)), None)
             if broken is not None:
                 _count(rejected, f"{name} needs {broken.words}", len(levels))
+                continue
+            if task.framework is not None and not verdict(name, shape, task.framework).accepts:
+                _count(rejected, f"{task.framework} does not run {name} by name at its shape", len(levels))
                 continue
             holding = _Holding.of(one, shape)
             for level in levels:
@@ -83,6 +100,11 @@ def bound_cut(task: CutTask) -> CutBounds:
                     candidate = Candidate(cut, num_chunks, level, name)
                     bounds.append(Bound(candidate, num_microbatches, least_step_s(costs, one, shape)))
     return CutBounds(tuple(bounds), rejected)
+
+
+def _names(task: CutTask) -> tuple[str, ...]:
+    """Schedules to try: a single rank has one order that matters."""
+    return ("1f1b",) if task.cut.pipeline == 1 and "1f1b" in task.schedules else task.schedules
 
 
 def _budget_bytes(scenario: ResolvedScenario) -> float:
@@ -125,17 +147,6 @@ class _Holding:
         elif one.placement == "bidirectional":
             turns = np.concatenate([turns, turns[:, ::-1]])
         return cls(None if one.placement is None else turns.T, peak)
-
-
-def costs_of_cut(scenario: ResolvedScenario, cut: Cut, num_chunks: int, recompute: Recompute) -> CostTable:
-    """Cost table of a cut.
-
-    Raises
-    ------
-    ScenarioError
-        If the layers cannot be cut into its stages.
-    """
-    return build_costs(scenario_of(scenario, cut, num_chunks, recompute), num_chunks=num_chunks)
 
 
 def least_memory_bytes(costs: CostTable, one: Family, holding: _Holding) -> float:

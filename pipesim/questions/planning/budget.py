@@ -81,7 +81,7 @@ class ClusterSize:
             "reason": self.reason,
         }
         if self.best is not None:
-            choice = self.best.choices[0]
+            choice = self.best.recommended
             document |= {"configuration": choice.label, "step_time_s": choice.step_time_s}
             document["tokens_per_s"] = choice.result.metrics.tokens_per_s
             if num_tokens is not None:
@@ -97,6 +97,7 @@ def smallest_cluster(
     max_nodes: int,
     top: int,
     schedules: Sequence[str] = (),
+    framework: str | None = None,
     num_workers: int | None = None,
     executor: Executor | None = None,
     time_limit_s: float | None = None,
@@ -112,7 +113,7 @@ def smallest_cluster(
         Tokens to train on, and seconds for them. Without them the model only has to fit.
     max_nodes : int
         Where to stop; sizes are 1, 2, 3, 4, 6, 8, 12, 16, ... nodes.
-    top, schedules, num_workers, executor, time_limit_s, progress
+    top, schedules, framework, num_workers, executor, time_limit_s, progress
         As for `plan`; the time limit is that of each size.
 
     Returns
@@ -138,6 +139,7 @@ def smallest_cluster(
                 scenario.remade({"cluster.num_nodes": num_nodes}, uncut=True),
                 top=top,
                 schedules=schedules,
+                framework=framework,
                 num_workers=num_workers,
                 executor=executor,
                 time_limit_s=time_limit_s,
@@ -151,7 +153,7 @@ def smallest_cluster(
         tried.append(ClusterSize(num_nodes, num_gpus, replace(found, choices=tuple(choices))))
         if deadline_s is None or num_tokens is None:
             return tried
-        if Budget.of(found.choices[0], num_tokens).seconds <= deadline_s:
+        if Budget.of(found.recommended, num_tokens).seconds <= deadline_s:
             return tried
     raise InfeasibleError(_none_will_do(tried, model.name, num_tokens, deadline_s))
 
@@ -176,7 +178,7 @@ def _none_will_do(
     last = tried[-1]
     if last.best is None or num_tokens is None or deadline_s is None:
         return f"{model} fits no cluster of up to {last.num_nodes} nodes: {last.reason}"
-    days = Budget.of(last.best.choices[0], num_tokens).seconds / DAY_S
+    days = Budget.of(last.best.recommended, num_tokens).seconds / DAY_S
     return (
         f"{model} needs {days:.3g} days for {num_tokens:.3g} tokens on {last.num_nodes} nodes, more than "
         f"{deadline_s / DAY_S:.3g}; allow more with --max-nodes"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from pipesim.errors import PipesimError
+from pipesim.ir.actions import Schedule
 from pipesim.prediction import Programs, least_step_s, prepare
 from pipesim.questions.planning.bounds import DOES_NOT_FIT, Bound
 from pipesim.questions.planning.space import Candidate, scenario_of
@@ -21,6 +23,8 @@ class Timed:
     candidate: Candidate
     least_step_s: float
     peak_memory_bytes: float
+    order: bytes = b""
+    """Digest of the schedule's order: two names can be one order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,15 @@ def _timed(scenario: ResolvedScenario, candidate: Candidate, programs: Programs)
     peak = prepared.peak_memory
     if peak.fits_headroom is False:
         return None
-    return Timed(candidate, least_step_s(prepared), peak.most_bytes or 0.0)
+    return Timed(candidate, least_step_s(prepared), peak.most_bytes or 0.0, _digest(prepared.schedule))
+
+
+def _digest(schedule: Schedule) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for column in (schedule.offsets, schedule.op, schedule.stage, schedule.microbatch, schedule.slice):
+        found.update(column.tobytes())
+    found.update(schedule.joined.tobytes())
+    return found.digest()
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
 from pipesim.prediction import Prediction
 from pipesim.questions.call_pool import CallPool, num_workers_for
+from pipesim.questions.judgement import LAYOUT_BAND, Judgement, judge
 from pipesim.questions.planning.bounds import Bound, CutTask, bound_cut
 from pipesim.questions.planning.candidate_timing import Timed
 from pipesim.questions.planning.losses import Losses
@@ -27,6 +28,7 @@ from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.resolved import Transformer
 from pipesim.schedules import families_named
+from pipesim.schedules.frameworks import find_framework
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,6 +80,10 @@ class Choice:
         cut, parts = self.candidate.cut, [f"t{self.candidate.cut.tensor}", f"p{self.candidate.cut.pipeline}"]
         parts += [f"{letter}{size}" for letter, size in (("c", cut.context), ("e", cut.expert)) if size > 1]
         parts += [f"d{cut.data}", f"micro {cut.micro}", self.result.label]
+        if self.result.scenario.parallel.sequence_parallel:
+            parts.append("sequence parallel")
+        if self.result.scenario.optimizer != "plain":
+            parts.append(f"{self.result.scenario.optimizer} optimizer")
         if self.candidate.recompute != "none":
             parts.append(f"{self.candidate.recompute} recompute")
         return " ".join(parts)
@@ -147,6 +153,8 @@ class Plan:
         The fastest first.
     timed : tuple of Timed
         Everything that was timed, by its least step.
+    judged : Judgement
+        Which of the choices to run, and which cannot be told apart from it.
     num_certain : int
         So many of the choices, from the first on, that no other configuration of the space is faster under
         this model; errors of the model and ties within its band are another matter.
@@ -161,7 +169,19 @@ class Plan:
     choices: tuple[Choice, ...]
     timed: tuple[Timed, ...]
     num_certain: int
+    judged: Judgement[Prediction]
     reason: str = ""
+
+    @property
+    def recommended(self) -> Choice:
+        """The choice to run: the fastest, or of ties one that a framework runs by name."""
+        return next(choice for choice in self.choices if choice.result is self.judged.recommended)
+
+    @property
+    def ties(self) -> tuple[Choice, ...]:
+        """Choices that predictions cannot tell apart from the recommended one."""
+        tied = {id(row.run) for row in self.judged.ties}
+        return tuple(choice for choice in self.choices if id(choice.result) in tied)
 
     @property
     def certain(self) -> bool:
@@ -204,8 +224,8 @@ class Plan:
 
     @property
     def best(self) -> ResolvedScenario:
-        """The fastest configuration, as a scenario."""
-        return self.choices[0].result.scenario
+        """The recommended configuration, as a scenario."""
+        return self.recommended.result.scenario
 
     @property
     def num_infeasible(self) -> int:
@@ -222,6 +242,9 @@ class Plan:
             "num_certain": self.num_certain,
             "not_certain_because": self.reason,
             "rejected": self.rejected,
+            "judgement": self.judged.to_dict(),
+            "recommended": self.choices.index(self.recommended),
+            "ties": [self.choices.index(choice) for choice in self.ties],
             "results": [choice.to_dict() for choice in self.choices],
         }
 
@@ -231,6 +254,7 @@ def plan(
     *,
     top: int = DEFAULT_TOP,
     schedules: str | Sequence[str] = (),
+    framework: str | None = None,
     num_workers: int | None = None,
     executor: Executor | None = None,
     time_limit_s: float | None = None,
@@ -248,6 +272,9 @@ def plan(
         Choices wanted.
     schedules : str or sequence of str
         Schedules to try; by default all synchronous ones that are not themselves searched for.
+    framework : str, optional
+        Try only what it runs by name: megatron, torch or deepspeed. How much memory a choice leaves free is
+        the scenario's `headroom`.
     num_workers : int, optional
         Processes; by default as many as there are cores and work for.
     executor : concurrent.futures.Executor, optional
@@ -262,7 +289,7 @@ def plan(
     ScenarioError
         If the scenario has no model on a cluster, or no global batch.
     ScheduleError
-        If there is no schedule of a name.
+        If there is no schedule, or framework, of a name.
     InfeasibleError
         If nothing fits.
     """
@@ -270,13 +297,14 @@ def plan(
     started = time.monotonic()
     model, cluster, _ = basis_of(scenario)
     names = schedules_for_plan(schedules)
+    wanted = None if framework is None else find_framework(framework)
     space = enumerate_cuts(scenario, model, cluster)
     rejected: Counter[str] = Counter(space.rejected)
     workers = num_workers or num_workers_for(len(space.cuts), tasks_each=_CUTS_A_WORKER)
     with CallPool(workers, executor) as pool:
         progress(f"{len(space.cuts)} cuts")
         bounds: list[Bound] = []
-        for done in pool.run(bound_cut, [CutTask(scenario, cut, names) for cut in space.cuts]):
+        for done in pool.run(bound_cut, [CutTask(scenario, cut, names, wanted) for cut in space.cuts]):
             if done.value is None:
                 raise PipesimError(f"a configuration {done.lost}")
             bounds += done.value.bounds
@@ -293,14 +321,16 @@ def plan(
         raise InfeasibleError(_nothing_fits(cluster, rejected))
     chosen = search.confirmed[:top]
     num_certain, reason = _certainty(scenario, search, len(chosen), time_limit_s)
+    choices = _with_pareto([_choice(scenario, one, cluster) for one in chosen])
     return Plan(
         scenario=scenario,
         num_evaluated=len(search.timed),
         rejected=dict(sorted(rejected.items(), key=lambda item: (-item[1], item[0]))),
         num_outrun=search.num_untimed,
-        choices=_with_pareto([_choice(scenario, one, cluster) for one in chosen]),
+        choices=choices,
         timed=tuple(sorted(search.timed, key=lambda one: (one.least_step_s, one.candidate.sort_key()))),
         num_certain=num_certain,
+        judged=judge([choice.result for choice in choices], framework=wanted, band=LAYOUT_BAND),
         reason=reason,
     )
 

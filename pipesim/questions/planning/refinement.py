@@ -21,6 +21,7 @@ from pipesim.scenario import ResolvedScenario
 
 TIMED_AT_ONCE = 32
 """Configurations timed in one round by each process: those of one shape share its schedule."""
+SAME_ORDER = "the same order as another schedule's"
 ROUNDING = 1e-9
 """Share by which a bound may exceed what it bounds, from sums in another order."""
 
@@ -84,6 +85,7 @@ class Refinement:
         self.confirmed: list[Confirmed] = []
         """The fastest first."""
         self.rejected: Counter[str] = Counter()
+        self._orders: set[tuple[object, ...]] = set()
         self._num_bounds = len(bounds)
         # The second item breaks ties the same way every time.
         self._untimed = [(b.least_step_s, b.candidate.sort_key(), b) for b in bounds]
@@ -139,9 +141,14 @@ class Refinement:
         for shape in self.pool.run(time_shape, group_by_shape(self.scenario, some)):
             if shape.value is None:
                 raise PipesimError(f"a configuration {shape.lost}")
-            self.timed += shape.value.timed
             self.rejected.update(shape.value.rejected)
-            for one in shape.value.timed:
+            for one in sorted(shape.value.timed, key=lambda one: one.candidate.sort_key()):
+                key = (one.candidate.cut, one.candidate.recompute, one.order)
+                if key in self._orders:
+                    self.rejected[SAME_ORDER] += 1
+                    continue
+                self._orders.add(key)
+                self.timed.append(one)
                 heapq.heappush(self._unconfirmed, (one.least_step_s, one.candidate.sort_key(), one))
 
     def _confirm(self, worst: float) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from pipesim.costs import CostTable, build_costs
 from pipesim.costs.network.topology import same_devices
 from pipesim.errors import ScenarioError
 from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.resolved import Transformer
-from pipesim.schedules import Family
+from pipesim.schedules import Family, family
 
 Recompute = Literal["none", "selective", "full"]
 
@@ -24,7 +25,12 @@ MAX_MICRO = 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cut:
-    """How the devices are shared out: sizes of the parallel axes, and sequences of a microbatch."""
+    """How the devices are shared out: sizes of the parallel axes, sequences of a microbatch, what is shared.
+
+    Activations outside of matrix multiplications are shared along the sequence where `sequence_parallel` says
+    so and tensor parallelism and the sequence allow it; what replicas share out of gradients and state is
+    `optimizer`, the scenario's own where it is empty.
+    """
 
     pipeline: int
     tensor: int
@@ -32,6 +38,8 @@ class Cut:
     expert: int
     data: int
     micro: int
+    sequence_parallel: bool = True
+    optimizer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +64,14 @@ class Candidate:
     schedule: str
 
     def sort_key(self) -> tuple[object, ...]:
-        """Order among configurations that take equal time."""
-        return (self.cut, self.num_chunks, self.recompute, self.schedule)
+        """Order among equally fast ones; of one order's names, what more frameworks know first."""
+        return (
+            self.cut,
+            self.num_chunks,
+            self.recompute,
+            -len(family(self.schedule).known_as),
+            self.schedule,
+        )
 
 
 @dataclass(slots=True)
@@ -97,8 +111,26 @@ def enumerate_cuts(scenario: ResolvedScenario, model: Transformer, cluster: Clus
                         except ScenarioError as error:
                             space.rejected[f"{error.key} does not divide the model or the batch"] += 1
                         else:
-                            space.cuts.append(cut)
+                            space.cuts += _ways_to_share(scenario, model, cut)
     return space
+
+
+def _ways_to_share(scenario: ResolvedScenario, model: Transformer, cut: Cut) -> Iterator[Cut]:
+    """Give a cut with and without sequence parallelism, and with the optimizer's state shared out or not.
+
+    Other levels of sharing (zero2, zero3, fsdp) are the framework's, and stay as they are stated.
+    """
+    sequences = (True, False) if _can_share_sequence(model, cut) else (False,)
+    optimizers = [scenario.optimizer]
+    if scenario.optimizer in ("plain", "sharded") and scenario.parallel.data_shard is None:
+        optimizers = ["sharded", "plain"] if cut.data * cut.context > 1 else ["plain"]
+    for sequence_parallel in sequences:
+        for optimizer in optimizers:
+            yield replace(cut, sequence_parallel=sequence_parallel, optimizer=optimizer)
+
+
+def _can_share_sequence(model: Transformer, cut: Cut) -> bool:
+    return cut.tensor > 1 and model.seq_length % (cut.tensor * cut.context) == 0
 
 
 def changes_of(
@@ -106,12 +138,10 @@ def changes_of(
 ) -> dict[str, Any]:
     """Keys that a configuration sets in a scenario, by dotted path; None takes a key of the scenario away.
 
-    Sequence parallelism goes with tensor parallelism where the sequence allows it; the microbatch group size
-    is left to the schedule.
+    The microbatch group size is left to the schedule.
     """
     model, stated = scenario.model, scenario.keys
     assert model is not None
-    shares_sequence = cut.tensor > 1 and model.seq_length % (cut.tensor * cut.context) == 0
     changes: dict[str, Any] = {
         "parallel.pipeline": cut.pipeline,
         "parallel.tensor": cut.tensor,
@@ -119,10 +149,11 @@ def changes_of(
         "parallel.expert": cut.expert,
         "parallel.data": cut.data,
         "parallel.virtual_stages": num_chunks,
-        "parallel.sequence_parallel": shares_sequence,
+        "parallel.sequence_parallel": cut.sequence_parallel and _can_share_sequence(model, cut),
         "batch.global": scenario.batch.global_size,
         "batch.micro": cut.micro,
         "recompute": recompute,
+        "optimizer": cut.optimizer or scenario.optimizer,
         "schedule": schedule,
     }
     for section, key in (("parallel", "microbatch_group_size"), ("batch", "microbatches")):
@@ -148,6 +179,17 @@ def scenario_of(
     return scenario.remade(changes_of(scenario, cut, num_chunks, recompute, schedule), uncut=False)
 
 
+def costs_of_cut(scenario: ResolvedScenario, cut: Cut, num_chunks: int, recompute: Recompute) -> CostTable:
+    """Cost table of a cut.
+
+    Raises
+    ------
+    ScenarioError
+        If the layers cannot be cut into its stages.
+    """
+    return build_costs(scenario_of(scenario, cut, num_chunks, recompute), num_chunks=num_chunks)
+
+
 def _devices_of(scenario: ResolvedScenario, changes: Mapping[str, Any]) -> dict[str, Any]:
     """Say which ranks of another cut have which of the scenario's other accelerators."""
     cluster = scenario.cluster
@@ -161,15 +203,18 @@ def _devices_of(scenario: ResolvedScenario, changes: Mapping[str, Any]) -> dict[
     return kept | {f"{key}.{rank}": named[device.name] for rank, device in moved.items()}
 
 
-def chunk_counts(model: Transformer, pipeline: int, family: Family) -> list[int]:
+def chunk_counts(model: Transformer, pipeline: int, one: Family) -> list[int]:
     """Chunks a rank worth trying.
 
     Stages divide the layers, or the layers with embedding and head counted as one each (Megatron's
-    ``account_for_embedding_in_pipeline_split`` and ``..._loss_...``); one chunk is always tried.
+    ``account_for_embedding_in_pipeline_split`` and ``..._loss_...``); one chunk is always tried, and no more
+    on a single rank.
     """
     layers = model.num_hidden_layers
-    if family.chunks is not None:
-        return [family.chunks] if pipeline * family.chunks <= layers else []
+    if one.chunks is not None:
+        return [one.chunks] if pipeline * one.chunks <= layers else []
+    if pipeline == 1:
+        return [1]
     return [
         chunks
         for chunks in range(1, layers // pipeline + 1)

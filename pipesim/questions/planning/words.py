@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pipesim.questions.planning.budget import DAY_S, Budget
 from pipesim.questions.planning.losses import Losses
-from pipesim.questions.planning.plan import Choice
+from pipesim.questions.planning.plan import Choice, Plan
+from pipesim.show.advice_lines import gigabytes, limits_line, memory_line, short_percent, use_line
+from pipesim.show.amounts import seconds
+from pipesim.show.blocks import Table
+from pipesim.show.comparison_lines import frameworks_words
 
 _LOSS_WORDS = {
     "recompute_s": "recomputing",
@@ -14,6 +18,74 @@ _LOSS_WORDS = {
     "sync_s": "gradient synchronisation",
     "optimizer_s": "optimizer",
 }
+
+
+def plan_lines(found: Plan, num_tokens: float | None) -> list[str]:
+    """Say what to run, how sure that is, how full the devices are, what limits it, and what it costs."""
+    best = found.recommended
+    lines = [use_line(found.judged, layout_words(best)), _certain_line(found)]
+    lines += [memory_line(found.judged), limits_line(found.judged)]
+    return [*lines, _budget_words(best, num_tokens or 1e12)]
+
+
+def layout_words(choice: Choice) -> str:
+    """Name everything that a choice chose."""
+    words = [_sizes(choice), f"{choice.result.label}, micro {choice.candidate.cut.micro}"]
+    if choice.result.scenario.parallel.sequence_parallel:
+        words.append("sequence parallel")
+    words.append(f"{choice.result.scenario.optimizer} optimizer")
+    recompute = choice.candidate.recompute
+    words.append("nothing recomputed" if recompute == "none" else f"{recompute} recompute")
+    return ", ".join(words)
+
+
+def _sizes(choice: Choice) -> str:
+    cut = choice.candidate.cut
+    sizes = [("t", cut.tensor), ("p", cut.pipeline), ("c", cut.context), ("e", cut.expert), ("d", cut.data)]
+    return " ".join(f"{letter}{size}" for letter, size in sizes if size > 1 or letter in "tpd")
+
+
+def _certain_line(found: Plan) -> str:
+    text = f"{found.certainty[:1].upper()}{found.certainty[1:]}."
+    ties = [str(found.choices.index(choice) + 1) for choice in found.ties]
+    if ties:
+        rows = f"Row{'s' * (len(ties) > 1)} {', '.join(ties)}"
+        tie = "tie" if len(ties) > 1 else "ties"
+        text += f" {rows} {tie} with it: within {short_percent(found.judged.band)}."
+    if found.recommended is not found.choices[0]:
+        by_name = found.judged.best.runs_by == "name"
+        text += f" Advised of these as {'a framework runs it by name' if by_name else 'torch loads its CSV'}."
+    return text
+
+
+def short_choice_table(found: Plan) -> Table:
+    """One line a choice, in few columns; what all of them share is not repeated."""
+    columns = ["", "layout", "schedule", "step", "memory", "runs in", " "]
+    shared = [_shared_words(choice) for choice in found.choices]
+    rows = []
+    for number, (choice, words) in enumerate(zip(found.choices, shared, strict=True), start=1):
+        mark = "<-" if choice is found.recommended else "=" if choice in found.ties else ""
+        layout = f"{_sizes(choice)} b{choice.candidate.cut.micro}"
+        rows.append(
+            [
+                str(number),
+                layout if len(set(shared)) == 1 else f"{layout}{words}",
+                choice.result.label,
+                seconds(choice.step_time_s),
+                f"{gigabytes(choice.result.memory or 0.0)} GB",
+                frameworks_words(choice.result),
+                mark,
+            ]
+        )
+    return Table("", columns, rows, num_left=3, ruled=False)
+
+
+def _shared_words(choice: Choice) -> str:
+    scenario = choice.result.scenario
+    words = ["sp"] if scenario.parallel.sequence_parallel else []
+    words += [scenario.optimizer] if scenario.optimizer != "plain" else []
+    words += [f"{choice.candidate.recompute} rc"] if choice.candidate.recompute != "none" else []
+    return "".join(f" {word}" for word in words)
 
 
 def recommendation(choice: Choice, num_tokens: float = 1e12) -> str:
