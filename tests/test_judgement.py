@@ -16,7 +16,7 @@ LIMIT, RESERVE, HEADROOM = 100.0, 10.0, 0.1
 
 
 def run_of(step_time_s, peak, frameworks=("torch",), *, synchronous=True, error_band=0.07, label="x"):
-    ranks = (SimpleNamespace(rank=0, peak_memory_bytes=peak, peak_in_flight=1),)
+    ranks = (SimpleNamespace(rank=0, peak_memory_bytes=peak, peak_in_flight=1, busy_s=1.0),)
     return SimpleNamespace(
         label=label,
         synchronous=synchronous,
@@ -105,7 +105,7 @@ def test_an_unknown_framework_is_refused():
 
 def test_memory_is_that_of_the_device_with_the_least_left():
     run = run_of(1, 50)
-    run.metrics.ranks += (SimpleNamespace(rank=1, peak_memory_bytes=40, peak_in_flight=1),)
+    run.metrics.ranks += (SimpleNamespace(rank=1, peak_memory_bytes=40, peak_in_flight=1, busy_s=1.0),)
     run.costs.of_ranks = {1: SimpleNamespace(memory_limit_bytes=60.0)}
     room = memory_room(run)
     assert (room.peak_bytes, room.limit_bytes, room.usable_bytes) == (40, 60, 50)
