@@ -93,9 +93,6 @@ class Lanes:
             example = inputs.to(where), targets.to(where)
             self.boundaries[stage.index], made = probe(stage, before, example, self.skip_boundaries)
             self.skip_boundaries |= made
-        if where.type == "cuda":
-            # Weights were made on another stream than those that use them.
-            torch.cuda.synchronize(where)
 
     def _add(self, program: RankProgram, model: PipelineModel) -> None:
         device = (
@@ -128,6 +125,10 @@ class Lanes:
         """Run all ranks through one step."""
         for steps, rank in zip(self.steps, self.ranks, strict=True):
             steps.prepare(step, rank.device.torch_device)
+        if self.ranks[0].device.torch_device.type == "cuda":
+            # Weights and data come by another stream than those that use them, and may still be on their way.
+            torch.cuda.synchronize()
+        for rank in self.ranks:
             rank.device.begin_step()
         begin = time.perf_counter()
         self._walk()

@@ -6,7 +6,7 @@ import os
 
 from pipesim.errors import ExecutionError
 from pipesim.executor.assemble import assemble
-from pipesim.executor.job import Job
+from pipesim.executor.job import RUNTIMES, Job
 from pipesim.executor.rank_processes import STALL_S, STARTUP_S, RankPool, require_torch
 from pipesim.executor.run import Run
 from pipesim.executor.workload import EmulatedWorkload, FactoryWorkload, Workload
@@ -83,6 +83,7 @@ def execute(
         )
     job = Job(schedule, workload, device, num_replicas, num_steps, warmup, record, runtime=runtime)
     require_torch()
+    check_runtime(runtime)
     if runtime != "pipesim":
         from pipesim.executor import torch_replay
 
@@ -175,6 +176,18 @@ def check(schedule: Lowered, workload: Workload, device: str) -> None:
         expected = len(schedule.op), schedule.num_stages, schedule.num_stages
         if sizes != expected:
             raise ExecutionError(f"the times are for {sizes} rows and stages, the schedule has {expected}")
+
+
+def check_runtime(runtime: str) -> None:
+    """Refuse a runtime that there is not.
+
+    Raises
+    ------
+    ExecutionError
+        Listing those there are.
+    """
+    if runtime not in RUNTIMES:
+        raise ExecutionError(f"found runtime {runtime!r}; expected one of {', '.join(RUNTIMES)}")
 
 
 def check_device(device: str) -> None:

@@ -25,8 +25,8 @@ from pipesim.executor import (
     workload_from_scenario,
 )
 from pipesim.executor.expected import expected_run_s, in_words
-from pipesim.executor.rank_processes import STALL_S, STARTUP_S
-from pipesim.executor.running import check_device
+from pipesim.executor.rank_processes import STALL_S, STARTUP_S, require_torch
+from pipesim.executor.running import check_device, require_gpus
 from pipesim.ir import lower
 from pipesim.ir.actions import Lowered, Schedule
 from pipesim.ir.shape import MAX_ACTIONS
@@ -258,6 +258,9 @@ def check_runnable(scenario: ResolvedScenario, device: str) -> None:
         Saying what is allowed.
     """
     check_device(device)
+    if device == "cuda":
+        require_torch()
+        require_gpus()
     if device != "emulated" and scenario.parallel.tensor > 1:
         raise ScenarioError(
             f"found {scenario.parallel.tensor}; a real run has one device a rank, so 1 is needed",

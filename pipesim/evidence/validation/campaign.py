@@ -17,7 +17,7 @@ from pipesim.evidence.validation.runner import Runner
 from pipesim.evidence.validation.validation_row import ValidationRow, label
 from pipesim.executor import RankPool
 from pipesim.executor.rank_processes import STALL_S, STARTUP_S
-from pipesim.executor.running import share_one_gpu
+from pipesim.executor.running import check_runtime, share_one_gpu
 from pipesim.executor.workload import num_chunks_of
 from pipesim.ir.actions import Op
 from pipesim.prediction import shape_of
@@ -178,6 +178,7 @@ def validate(
     """
     need_scenario(scenario)
     check_runnable(scenario, device)
+    check_runtime(runtime)
     _refuse_skips(scenario)
     check_room(scenario, device, model, num_replicas=scenario.parallel.data, num_steps=num_steps)
     asked = _asked(scenario, schedules, chunks, microbatches)
