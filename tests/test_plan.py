@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -87,12 +86,21 @@ def every_configuration(scenario, schedules):
     return sorted(found, key=lambda one: one[0])
 
 
+@pytest.fixture(scope="module")
+def small_file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plans") / "small.yaml"
+    path.write_text(json.dumps(SMALL))
+    return path
+
+
 def test_no_configuration_is_better_than_the_first_choice(monkeypatch):
     """The bounds may end the search at once, and the best ones are found all the same."""
     monkeypatch.setattr("pipesim.questions.planning.refinement.TIMED_AT_ONCE", 16)
-    scenario = small(network__mode="ideal", cluster__accelerator="{preset: h100-sxm, memory: 6 GB}")
-    expected = every_configuration(scenario, SCHEDULES)
-    found = plan(scenario, top=3, schedules=SCHEDULES, num_workers=1)
+    accelerator = "{preset: h100-sxm, memory: 6 GB}"
+    scenario = small(network__mode="ideal", cluster__accelerator=accelerator, batch__global=16)
+    schedules = ("1f1b", "zb-v", "interleaved-1f1b")
+    expected = every_configuration(scenario, schedules)
+    found = plan(scenario, top=3, schedules=schedules, num_workers=1)
     assert len(expected) > 100
     assert [choice.step_time_s for choice in found.choices] == pytest.approx(
         [one[0] for one in expected[:3]], rel=1e-9
@@ -105,7 +113,7 @@ def test_no_configuration_is_better_than_the_first_choice(monkeypatch):
 
 
 def test_all_that_fits_is_chosen_where_so_many_are_wanted():
-    scenario = small(network__mode="ideal")
+    scenario = small(network__mode="ideal", batch__global=8)
     expected = every_configuration(scenario, ("1f1b", "zb-v"))
     found = plan(scenario, schedules=("1f1b", "zb-v"), num_workers=1, top=len(expected))
     assert found.certain
@@ -179,18 +187,18 @@ def test_chunks_divide_layers_or_layers_with_their_ends(layers, pipeline, expect
     assert chunk_counts(model, pipeline, family("1f1b")) == [1]
 
 
-def test_a_choice_is_what_a_simulation_of_its_overrides_says():
-    scenario = load_scenario(GPT3)
+def test_a_choice_is_what_a_simulation_of_its_overrides_says(small_file):
+    scenario = load_scenario(small_file)
     found = plan(scenario, top=2, schedules=("1f1b", "interleaved-1f1b"), num_workers=1)
     for choice in found.choices:
-        again = predict(load_scenario(GPT3, choice.overrides()))
+        again = predict(load_scenario(small_file, choice.overrides()))
         assert again.metrics.step_time_s == choice.step_time_s
         assert again.metrics.peak_memory_bytes == choice.result.metrics.peak_memory_bytes
         assert again.metrics.num_chunks == choice.configuration()["virtual_stages"]
         parts = choice.losses.to_dict()
         assert sum(parts.values()) == pytest.approx(choice.step_time_s, rel=1e-9)
         assert min(parts.values()) >= -1e-9
-        gpus, power_w = 128, scenario.cluster.accelerator.tdp_w
+        gpus, power_w = 8, scenario.cluster.accelerator.tdp_w
         assert choice.kwh_per_step == pytest.approx(power_w * gpus * choice.step_time_s / 3.6e6)
     assert found.choices[0].step_time_s <= predict(scenario).metrics.step_time_s
 
@@ -198,7 +206,7 @@ def test_a_choice_is_what_a_simulation_of_its_overrides_says():
 def test_the_same_plan_every_time_and_on_any_number_of_processes():
     scenario = small()
     documents = [
-        json.dumps(plan(scenario, top=4, schedules=SCHEDULES, num_workers=workers).to_dict())
+        json.dumps(plan(scenario, top=4, schedules=("1f1b", "zb-v"), num_workers=workers).to_dict())
         for workers in (1, 2, 1)
     ]
     assert documents[0] == documents[1] == documents[2]
@@ -261,9 +269,9 @@ def test_the_smallest_cluster_meets_the_deadline_and_the_one_before_does_not():
         smallest_cluster(scenario, deadline_s=1.0, max_nodes=2, **wanted)
 
 
-def test_json_has_the_promised_fields(tmp_path):
+def test_json_has_the_promised_fields(small_file, tmp_path):
     status, out, message = pipesim(
-        *("plan", GPT3, "--top", 2, "--schedules", "1f1b,interleaved-1f1b", "--workers", 1, "--json"),
+        *("plan", small_file, "--top", 2, "--schedules", "1f1b,interleaved-1f1b", "--workers", 1, "--json"),
         *("--objective", "step_time,cost", "--tokens", "1T", "--plot", tmp_path / "plan.svg"),
     )
     assert status == 0, message
@@ -271,7 +279,7 @@ def test_json_has_the_promised_fields(tmp_path):
     assert document["certain"] is True
     assert document["num_certain"] == 2
     assert document["num_infeasible"] == sum(document["rejected"].values()) > 0
-    assert document["budget"]["usd"] > 1e5
+    assert document["budget"]["usd"] > 1e3
     first, second = document["results"]
     assert first["step_time_s"] <= second["step_time_s"]
     configuration = (
@@ -286,15 +294,12 @@ def test_json_has_the_promised_fields(tmp_path):
     assert b"</svg>" in (tmp_path / "plan.svg").read_bytes()
 
 
-def test_how_the_file_cuts_its_model_is_not_read(tmp_path):
-    text = GPT3.read_text()
-    other = re.sub("parallel: .*", "parallel: {pipeline: 7, tensor: 3, data: 5}", text)
-    other = other.replace("micro: 1", "micro: 9")
-    assert other.count("pipeline: 7") == other.count("micro: 9") == 1
-    (tmp_path / "other.yaml").write_text(other)
+def test_how_the_file_cuts_its_model_is_not_read(small_file, tmp_path):
+    other = SMALL | {"parallel": {"pipeline": 7, "tensor": 3, "data": 5}, "batch": {"global": 32, "micro": 9}}
+    (tmp_path / "other.yaml").write_text(json.dumps(other))
     found = []
-    for file in (GPT3, tmp_path / "other.yaml"):
-        arguments = ["plan", file, "--json", "--schedules", "1f1b", "--set", "cluster.num_nodes=8"]
+    for file in (small_file, tmp_path / "other.yaml"):
+        arguments = ["plan", file, "--json", "--schedules", "1f1b", "--workers", "1"]
         run = CliRunner().invoke(app, [str(argument) for argument in arguments])
         found.append(json.loads(run.output))
     assert found[0] == found[1]
