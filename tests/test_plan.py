@@ -206,7 +206,7 @@ def test_a_choice_is_what_a_simulation_of_its_overrides_says(small_file):
 def test_the_same_plan_every_time_and_on_any_number_of_processes():
     scenario = small()
     documents = [
-        json.dumps(plan(scenario, top=4, schedules=("1f1b", "zb-v"), num_workers=workers).to_dict())
+        json.dumps(plan(scenario, top=4, schedules=SCHEDULES, num_workers=workers).to_dict())
         for workers in (1, 2, 1)
     ]
     assert documents[0] == documents[1] == documents[2]
