@@ -20,11 +20,12 @@ from made_up_runs import run_of
 from typer.testing import CliRunner
 
 from pipesim.errors import PipesimError
+from pipesim.evidence.calibration.from_runs import samples_of_run
 from pipesim.evidence.validation import Validation, ValidationRow, summary_of, validate
-from pipesim.evidence.validation.micro import link_probe, micro_schedule
+from pipesim.evidence.validation.micro import device_link_probe, link_probe, micro_schedule
 from pipesim.evidence.validation.runner import Runner
 from pipesim.evidence.validation.validation_row import make_row
-from pipesim.executor import RankPool
+from pipesim.executor import RankPool, execute
 from pipesim.ir import validate as check_schedule
 from pipesim.ir.actions import Op
 from pipesim.questions.compare import Skipped
@@ -280,6 +281,19 @@ def test_disturbed_steps_do_not_count() -> None:
     assert summary_of([row, lost])["num_rows"] == 1
     assert summary_of([row, lost])["num_disturbed_rows"] == 1
     assert summary_of([lost])["median_step_time_error"] is None
+
+
+def test_messages_are_probed_between_devices_that_compute(pool: RankPool) -> None:
+    """As it is done on GPUs; here on CPUs."""
+    probes = []
+    for nbytes in (4_000, 4_000_000):
+        schedule, workload = device_link_probe(nbytes)
+        run = execute(schedule, workload, device="cpu", num_steps=5, warmup=1, pool=pool)
+        assert run is not None
+        probes.append(samples_of_run(run, str(nbytes)))
+        assert probes[-1].boundary_bytes.tolist() == [nbytes, 0]
+        assert set(probes[-1].message_s[:, 0]) <= {nbytes}
+    assert sum(len(probe.message_s) for probe in probes)
 
 
 def test_micro_benchmarks_run_every_operation_of_every_stage() -> None:

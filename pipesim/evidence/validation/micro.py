@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipesim.executor import EmulatedWorkload
+from pipesim.executor import EmulatedWorkload, FactoryWorkload
 from pipesim.ir import lower
 from pipesim.ir.actions import Action, Lowered, Op, Schedule
 from pipesim.schedules import Shape, generate
 
 _MICROBATCHES = 4
+_FLOAT32_BYTES = 4
 _PROBED_S = 2e-3
 """Longer than a message takes, so that each receiver waits for the next message."""
 PROBED_SIZES = (0.25, 4.0)
@@ -55,3 +56,10 @@ def link_probe(nbytes: int) -> tuple[Lowered, EmulatedWorkload]:
         for op, stage in zip(schedule.op.tolist(), schedule.stage.tolist(), strict=True)
     )
     return schedule, EmulatedWorkload(row_s, (nbytes, 0), (0, 0))
+
+
+def device_link_probe(nbytes: int) -> tuple[Lowered, FactoryWorkload]:
+    """One message of about `nbytes` between two devices that compute, there and back; none waits for one."""
+    elements = max(1, nbytes // _FLOAT32_BYTES)
+    workload = FactoryWorkload("pipesim.executor.relay_model:relay", microbatch_size=elements)
+    return lower(generate("gpipe", Shape(2, 1, 1))), workload

@@ -12,7 +12,7 @@ from pipesim.evidence.calibration.fit import MeasuredCosts, calibrate
 from pipesim.evidence.calibration.from_runs import samples_of_run
 from pipesim.evidence.calibration.samples import Samples
 from pipesim.evidence.validation.drift import drift_of, drifted
-from pipesim.evidence.validation.micro import PROBED_SIZES, link_probe, micro_schedule
+from pipesim.evidence.validation.micro import PROBED_SIZES, device_link_probe, link_probe, micro_schedule
 from pipesim.evidence.validation.validation_row import ENOUGH_STEPS, ValidationRow, label, make_row
 from pipesim.executor import EmulatedWorkload, RankPool, Run, Workload, execute
 from pipesim.executor.expected import expected_run_s, in_words
@@ -90,7 +90,7 @@ class Runner:
         runs = self._run(base, schedule)
         self.environment = dict(runs[0].environment)
         sent = self._take(base, runs)[0].boundary_bytes.max()
-        if self.device != "cuda" and sent:
+        if sent and not (self.device == "cuda" and self.pool is None):  # lanes of one GPU copy
             for size in PROBED_SIZES:
                 self._probe(max(1, round(sent * size)))
         for chunks, split in dict.fromkeys(needed):
@@ -177,11 +177,12 @@ class Runner:
 
     def _probe(self, nbytes: int) -> None:
         self.progress(f"messages of {nbytes} bytes")
-        schedule, workload = link_probe(nbytes)
+        on_gpus = self.device == "cuda"
+        schedule, workload = device_link_probe(nbytes) if on_gpus else link_probe(nbytes)
         run = execute(
             schedule,
             workload,
-            device="emulated",
+            device=self.device if on_gpus else "emulated",
             num_steps=_PROBE_STEPS,
             warmup=1,
             runtime=self.runtime,
