@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ class Change:
 
 
 def changes_for_memory(result: Prediction) -> list[Change]:
-    """Try what takes less memory: one change at a time; jointly if none is enough.
+    """Try what takes less memory: one change at a time; jointly if none that recomputes nothing is enough.
 
     Parameters
     ----------
@@ -51,11 +51,9 @@ def changes_for_memory(result: Prediction) -> list[Change]:
     if scenario.cluster is None or scenario.schedule.csv is not None:
         return []
     tried = list(_tried(result, _single_changes(scenario)))
-    fitting = [change for change in tried if change.fits]
-    if not fitting:
+    if not any(change.fits and "recompute" not in change.keys for change in tried):
         tried += _tried(result, _joint_changes(scenario))
-        fitting = [change for change in tried if change.fits]
-    fitting.sort(key=lambda change: change.least_step_s)
+    fitting = sorted((change for change in tried if change.fits), key=lambda change: change.least_step_s)
     return fitting[:_MOST_CHANGES] or sorted(tried, key=lambda change: change.peak_memory_bytes)[:1]
 
 
@@ -77,18 +75,28 @@ def _tried(result: Prediction, variants: Iterator[Keys]) -> Iterator[Change]:
 
 def _single_changes(scenario: ResolvedScenario) -> Iterator[Keys]:
     batch, parallel = scenario.batch, scenario.parallel
-    if parallel.tensor > 1 and not parallel.sequence_parallel and scenario.model is not None:
-        yield {"parallel.sequence_parallel": True}
-    if scenario.optimizer == "plain" and parallel.num_replicas > 1:
-        yield {"optimizer": "sharded"}
-    levels = list(recomputes(scenario))
-    for level in levels[levels.index(scenario.recompute) + 1 :] if scenario.recompute in levels else ():
+    yield from _shared_out(scenario)
+    for level in _further_recomputes(scenario):
         yield {"recompute": level}
     if batch.micro % 2 == 0:
         yield {"batch.micro": batch.micro // 2, **_as_many_samples(scenario)}
     if parallel.data % 2 == 0 and scenario.layers.kind != "list":
         sizes = {"parallel.pipeline": 2 * parallel.pipeline, "parallel.data": parallel.data // 2}
         yield {**sizes, **_as_many_samples(scenario)}
+
+
+def _shared_out(scenario: ResolvedScenario) -> Iterator[Keys]:
+    """Give what costs little or no time."""
+    parallel = scenario.parallel
+    if parallel.tensor > 1 and not parallel.sequence_parallel and scenario.model is not None:
+        yield {"parallel.sequence_parallel": True}
+    if scenario.optimizer == "plain" and parallel.num_replicas > 1:
+        yield {"optimizer": "sharded"}
+
+
+def _further_recomputes(scenario: ResolvedScenario) -> Sequence[str]:
+    levels = list(recomputes(scenario))
+    return levels[levels.index(scenario.recompute) + 1 :] if scenario.recompute in levels else []
 
 
 def _as_many_samples(scenario: ResolvedScenario) -> Keys:
@@ -99,21 +107,12 @@ def _as_many_samples(scenario: ResolvedScenario) -> Keys:
 
 
 def _joint_changes(scenario: ResolvedScenario) -> Iterator[Keys]:
-    keys: dict[str, Any] = {}
-    if (
-        scenario.parallel.tensor > 1
-        and not scenario.parallel.sequence_parallel
-        and scenario.model is not None
-    ):
-        keys["parallel.sequence_parallel"] = True
-    if scenario.optimizer == "plain" and scenario.parallel.num_replicas > 1:
-        keys["optimizer"] = "sharded"
-    if len(keys) > 1:
-        yield dict(keys)
-    levels = list(recomputes(scenario))
-    for level in levels[levels.index(scenario.recompute) + 1 :] if scenario.recompute in levels else ():
-        if keys:
-            yield {**keys, "recompute": level}
+    changes = list(_shared_out(scenario))
+    shared = {key: value for one in changes for key, value in one.items()}
+    if len(changes) > 1:
+        yield shared
+    for level in _further_recomputes(scenario) if shared else ():
+        yield {**shared, "recompute": level}
 
 
 def _shown(value: Any) -> str:
