@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.costs import CostTable
-from pipesim.costs.rows import exchange_s
+from pipesim.costs.rows import exchange_s, traffic_usd
 from pipesim.device_memory import MemoryParts, fits_headroom, fits_memory, memory_parts, peak_memory_by_rank
 from pipesim.errors import ScheduleError
 from pipesim.idle_time import IdleTimes, idle_times
@@ -189,7 +189,7 @@ def measure(timeline: Timeline, schedule: Schedule, costs: CostTable) -> StepMet
         hidden_collective_s=as_number(_hidden_exchange(schedule, costs, breakdowns)),
         optimizer_s=as_number(step_end - sync_end),
         comm_bytes=as_number(timeline.nbytes[sends].sum()),
-        **_throughput(costs, step_time),
+        **_throughput(costs, step_time, traffic_usd(schedule, costs)),
         least_possible_s=_least_possible_s(costs),
         peak_memory_bytes=None if memory is None else max(memory),
         fits_memory=fits_memory(memory, costs),
@@ -302,7 +302,7 @@ def _least_possible_s(costs: CostTable) -> float | None:
     return None if flops is None or peak is None or num_gpus is None else flops / peak / num_gpus
 
 
-def _throughput(costs: CostTable, step_time_s: Seconds) -> dict[str, float | None]:
+def _throughput(costs: CostTable, step_time_s: Seconds, traffic_usd: float) -> dict[str, float | None]:
     tokens, num_gpus = costs.tokens_per_step, costs.num_gpus
     price, peak, samples = costs.price_usd_per_gpu_hour, costs.peak_flops_per_gpu, costs.samples_per_step
 
@@ -321,7 +321,7 @@ def _throughput(costs: CostTable, step_time_s: Seconds) -> dict[str, float | Non
         "samples_per_s": None if samples is None else samples / float(step_time_s),
         "usd_per_step": None
         if price is None or num_gpus is None
-        else price * num_gpus * float(step_time_s) / 3600,
+        else price * num_gpus * float(step_time_s) / 3600 + traffic_usd,
     }
 
 

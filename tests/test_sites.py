@@ -101,6 +101,21 @@ def test_replicas_that_meet_every_n_steps_pay_the_link_once():
         scenario(parallel=parallel | {"local_steps": 10, "data_shard": 2})
 
 
+def test_traffic_between_sites_is_paid_for():
+    links = [TWO_SITES["site_links"][0] | {"usd_per_gb": 0.02}]
+    free, paid = predict(scenario()), predict(scenario(cluster={"site_links": links}))
+    # Two replicas of four devices, eight microbatches of 4096 x 4096 bf16 values, forth and back.
+    nbytes = 2 * 8 * 4 * 2 * (2 * 4096 * 4096)
+    assert paid.metrics.usd_per_step - free.metrics.usd_per_step == pytest.approx(0.02 * nbytes / 1e9)
+    parallel = {"pipeline": 2, "tensor": 4, "rank_order": "tp-cp-ep-pp-dp", "local_steps": 10}
+    free = predict(scenario(parallel=parallel))
+    paid = predict(scenario(cluster={"site_links": links}, parallel=parallel))
+    # 4 bytes of each parameter each way, a tenth of that a step.
+    parameters = 4 * float(build_costs(scenario(), num_chunks=1).weight_bytes.sum()) / 2
+    expected = 0.02 * 2 * 4 * parameters / 10 / 1e9
+    assert paid.metrics.usd_per_step - free.metrics.usd_per_step == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("order", "places"),
     [("tp-cp-ep-dp-pp", [0, 1, 4, 8]), ("tp-cp-ep-pp-dp", [0, 1, 8, 4])],

@@ -17,8 +17,8 @@ from pipesim.costs.shards import ShardExchange
 from pipesim.costs.table import CostTable
 from pipesim.costs.token_exchange import TokenRows, token_rows
 from pipesim.errors import ScheduleError
-from pipesim.ir import Dependencies, held
-from pipesim.ir.actions import ActionTable, Op
+from pipesim.ir import Dependencies, dependencies, held
+from pipesim.ir.actions import ActionTable, Op, Schedule
 
 Array = npt.NDArray[Any]
 
@@ -276,3 +276,22 @@ def skip_delays(schedule: ActionTable, needs: Dependencies, costs: CostTable) ->
         ends = int(rank[skips.producer[number]]), int(rank[skips.consumer[number]])
         delays[number] = costs.p2p(*ends).transfer_s(nbytes[skips.skip[number]])
     return delays
+
+
+def traffic_usd(schedule: Schedule, costs: CostTable) -> float:
+    """Price of what a step of all replicas sends between data centres, in USD."""
+    prices = costs.site_prices
+    if prices is None:
+        return 0.0
+    needs, rank, total = dependencies(schedule), schedule.rank, float(prices.sync_usd.sum())
+    nbytes = message_bytes(schedule, costs)
+    for row in np.flatnonzero(needs.crosses).tolist():
+        source = int(needs.producer[row])
+        boundary = min(int(schedule.stage[row]), int(schedule.stage[source]))
+        pair = int(rank[source]), int(rank[row])
+        total += float(nbytes[boundary, schedule.slice[row]]) * prices.message_usd_per_byte.get(pair, 0.0)
+    for number in np.flatnonzero(needs.skips.crosses).tolist():
+        pair = int(rank[needs.skips.producer[number]]), int(rank[needs.skips.consumer[number]])
+        skip = costs.skips[int(needs.skips.skip[number])]
+        total += float(skip.nbytes) * prices.message_usd_per_byte.get(pair, 0.0)
+    return total

@@ -41,6 +41,22 @@ class Skip:
     nbytes: Number
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SitePrices:
+    """What traffic between data centres costs.
+
+    Parameters
+    ----------
+    message_usd_per_byte : Mapping of (int, int) to float
+        By source and destination rank, of a byte that each of a rank's devices sends, in all replicas.
+    sync_usd : Array
+        Of what ends a step, stage by stage.
+    """
+
+    message_usd_per_byte: Mapping[tuple[int, int], float]
+    sync_usd: Array
+
+
 @dataclass(frozen=True, slots=True)
 class EmbeddingCopy:
     """What one copy of a tied embedding takes of a stage, on one device."""
@@ -145,6 +161,8 @@ class CostTable:
         collectives theirs.
     skips : tuple of Skip
         Tensors that stages hand to others than the next.
+    site_prices : SitePrices, optional
+        None where no traffic is paid for.
     of_ranks : Mapping of int to CostTable
         Ranks whose devices are others than the rest's: durations, optimizer and memory limit are read there.
     """
@@ -197,6 +215,7 @@ class CostTable:
     shown_sync: Array | None = None
     optimizer_fixed_s: Number = 0
     skips: tuple[Skip, ...] = ()
+    site_prices: SitePrices | None = None
     of_ranks: Mapping[int, CostTable] = field(default_factory=dict)
     busiest_s: Mapping[Op, Array] = field(default_factory=dict)
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.costs.network.alpha_beta import Ring, all_reduce
-from pipesim.costs.network.fabric import Wire
+from pipesim.costs.network.alpha_beta import Ring
 from pipesim.costs.network.topology import (
     across_ring,
     data_ring,
@@ -21,6 +19,7 @@ from pipesim.costs.network.topology import (
 from pipesim.costs.stages.overlap import shown_sync
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.stages.sharding import GatheredBlock, Sharding, StageParameters
+from pipesim.costs.stages.site_traffic import outer_collectives, outer_sync_s, site_prices
 from pipesim.costs.stages.stage_provenance import common_provenance
 from pipesim.costs.stages.state import StateBytes
 from pipesim.costs.table import CostTable, EmbeddingCopy, GradientCollective, Skip
@@ -28,13 +27,11 @@ from pipesim.costs.token_exchange import TokenExchange
 from pipesim.errors import ScenarioError
 from pipesim.ir.actions import Op
 from pipesim.scenario.hardware import Accelerator, Cluster
-from pipesim.scenario.resolved import Efficiency, OptimizerLevel, Parallel, ResolvedScenario
+from pipesim.scenario.resolved import Efficiency, OptimizerLevel, ResolvedScenario
 
 FloatArray = npt.NDArray[np.float64]
 
 _MOST_BUCKETS = 10_000
-_OUTER_BYTES = 4
-"""Of a parameter's change between two synchronisations of groups of replicas."""
 _OPTIMIZER_TRAFFIC_BYTES = 34
 """Memory traffic of mixed-precision Adam, for each parameter it updates."""
 _COLLECTIVE_AT_END: dict[OptimizerLevel, GradientCollective] = {
@@ -165,6 +162,7 @@ def cost_table(
     dense, experts = held if stages.trained is None else _columns(stages.trained)
     parameters: FloatArray = dense + experts
 
+    outer = [] if apart is None else outer_collectives(parallel, apart, dense, experts)
     state = StateBytes(scenario.sharding, parallel, precision)
     num_samples = float(scenario.batch.num_microbatches * scenario.batch.micro * parallel.data)
     tokens = stages.tokens_per_sample
@@ -191,9 +189,7 @@ def cost_table(
         across_ring=sharding.across,
         expert_share=experts / np.where(parameters > 0, parameters, 1.0) if parallel.experts_apart else None,
         expert_ring=sharding.expert_ring if parallel.experts_apart else None,
-        fixed_sync_s=np.zeros(num_stages)
-        if apart is None
-        else _outer_sync_s(cluster, parallel, apart, dense, experts),
+        fixed_sync_s=outer_sync_s(outer, cluster, parallel) if outer else np.zeros(num_stages),
         tied_embedding_bytes=stages.tied_embedding_bytes,
         tied_embedding_ring=stages.tied_embedding_ring,
         optimizer_s=state.updated(dense, experts) * seconds_each
@@ -238,6 +234,7 @@ def cost_table(
         token_exchange=stages.token_exchange,
         busiest_s=stages.busiest_s,
     )
+    table = replace(table, site_prices=site_prices(cluster, parallel, table, outer))
     return _with_hidden_gradients(table) if scenario.hides_gradients else table
 
 
@@ -261,28 +258,6 @@ def _with_hidden_gradients(table: CostTable) -> CostTable:
 def _columns(parameters: Sequence[StageParameters]) -> tuple[FloatArray, FloatArray]:
     """Parameters of each stage without experts, and of its experts."""
     return np.array([stage.dense for stage in parameters]), np.array([stage.experts for stage in parameters])
-
-
-def _outer_sync_s(
-    cluster: Cluster, parallel: Parallel, ring: Ring, dense: FloatArray, experts: FloatArray
-) -> FloatArray:
-    """Share of a step in what groups of replicas do after some steps: average their changes of the weights.
-
-    As DiLoCo does (arXiv 2311.08105): 32-bit differences are all-reduced between the groups and nothing is
-    hidden; each device of a group takes its share of them, and all ranks are at it together.
-    """
-    shares = dense / parallel.num_sharing + experts / parallel.num_expert_sharing
-    each = [all_reduce(_OUTER_BYTES * float(number), ring) for number in shares]
-    wires = fabric(cluster, parallel)
-    loads: dict[Wire, float] = defaultdict(float)
-    for stage, collective in enumerate(each):
-        for wire, load in wires.reduction(stage % parallel.pipeline, across=True).loads.items():
-            loads[wire] += float(load) * float(collective.nbytes)
-    together_s = max(load / float(wires.wiring.bytes_per_s(wire)) for wire, load in loads.items())
-    num_chunks = len(each) // parallel.pipeline
-    moving = [max(float(one.nbytes / one.bytes_per_s), together_s / num_chunks) for one in each]
-    seconds = [float(one.latency_s) + moving_s for one, moving_s in zip(each, moving, strict=True)]
-    return np.array(seconds) / parallel.local_steps
 
 
 def on_mixed_ranks(num_ranks: int, cluster: Cluster, costs_on: Callable[[Cluster], CostTable]) -> CostTable:
