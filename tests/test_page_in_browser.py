@@ -153,6 +153,32 @@ def test_the_wheel_scrolls_the_page_and_with_control_zooms(tab, pages):
     assert tab.run(view)[0] < begin
 
 
+def test_two_fingers_zoom_and_one_moves_on_a_phone(tab, pages):
+    tab.open(pages["teaching"], width=390, height=844, touch=True)
+    tab.ask("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=2)
+    view = "(({from, to}) => [from, to])(document.getElementById('timelines').timelines.view)"
+    left, y, _ = place_of(tab, "1f1b")
+    whole = tab.run(view)
+
+    def touch(kind, *places):
+        points = [{"x": left + x, "y": y, "id": number} for number, x in enumerate(places)]
+        tab.ask("Input.dispatchTouchEvent", type=kind, touchPoints=points)
+
+    touch("touchStart", 120, 180)
+    for apart in (40, 60, 80):
+        touch("touchMove", 150 - apart, 150 + apart)
+    touch("touchEnd")
+    begin, end = tab.run(view)
+    assert end - begin < 0.6 * (whole[1] - whole[0])
+    touch("touchStart", 200)
+    for at in (180, 150, 120):
+        touch("touchMove", at)
+    touch("touchEnd")
+    later, _ = tab.run(view)
+    assert later > begin
+    tab.ask("Emulation.setTouchEmulationEnabled", enabled=False)
+
+
 def test_a_tick_box_shows_a_lane_and_headings_sort(tab, pages):
     tab.open(pages["gpt3"])
     boxes = "[...document.querySelectorAll('table.schedules input')]"

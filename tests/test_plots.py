@@ -276,3 +276,10 @@ def test_numbers_in_boxes_can_be_read():
             box = shade(colour, chunk, 4)
             low, high = sorted((luminance(box), luminance(letters_on(box))))
             assert (high + 0.05) / (low + 0.05) > 4.5
+
+
+def test_points_of_a_bubble_curve_that_do_not_fit_are_crossed_out():
+    """GPipe of 64 microbatches needs 120 of 80 GB (the README's table)."""
+    curves = bubble_curves(pipesim.Scenario.load(GPT3), schedules=["gpipe", "1f1b"], counts=[8, 64])
+    assert {name: [m for m, _ in points] for name, points in curves.too_large.items()} == {"gpipe": [64]}
+    assert MISFIT_WORDS in legend(plot_bubble("title", curves.simulated, too_large=curves.too_large))

@@ -76,8 +76,14 @@ def bubble(
             counts=options.parse_counts(microbatches, "--microbatches"),
             progress=progress,
         )
-    mark, closed_forms = asked.batch.num_microbatches, curves.closed_form
-    save_figure(plot_bubble(asked.name, curves.simulated, mark=mark, closed_forms=closed_forms), output)
+    figure = plot_bubble(
+        asked.name,
+        curves.simulated,
+        mark=asked.batch.num_microbatches,
+        closed_forms=curves.closed_form,
+        too_large=curves.too_large,
+    )
+    save_figure(figure, output)
 
 
 @app.command()

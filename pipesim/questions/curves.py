@@ -29,10 +29,13 @@ class BubbleCurves:
     closed_form : dict
         What the literature's formula gives for the ranks' mean times, where there is one: equal stages,
         messages that take no time.
+    too_large : dict
+        Points of `simulated` that do not fit in memory.
     """
 
     simulated: dict[str, Curve] = field(default_factory=dict)
     closed_form: dict[str, Curve] = field(default_factory=dict)
+    too_large: dict[str, Curve] = field(default_factory=dict)
 
 
 def bubble_curves(
@@ -73,7 +76,10 @@ def bubble_curves(
             reason = str(error)
             continue
         for result in results:
-            curves.simulated.setdefault(result.label, []).append((count, float(result.bubble_ratio)))
+            point = (count, float(result.bubble_ratio))
+            curves.simulated.setdefault(result.label, []).append(point)
+            if result.fits is False:
+                curves.too_large.setdefault(result.label, []).append(point)
             if (ratio := closed_form_ratio(result)) is not None:
                 curves.closed_form.setdefault(result.label, []).append((count, ratio))
     if not curves.simulated:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator
 
-from pipesim.show.figures.canvas import add_legend, entitle, new_figure
+from pipesim.show.figures.canvas import add_legend, cross_out, entitle, new_figure
 from pipesim.show.figures.labels import spread
 
 _COLOURS = ("#2f6fde", "#f28e2b", "#59a14f", "#e15759", "#7a6fb0", "#9c755f", "#3fb8af", "#d37295")
@@ -31,6 +31,7 @@ def plot_bubble(
     *,
     mark: int | None = None,
     closed_forms: Mapping[str, Points] | None = None,
+    too_large: Mapping[str, Points] | None = None,
 ) -> Figure:
     """Draw bubble ratios against the number of microbatches, each curve named at its end.
 
@@ -47,6 +48,8 @@ def plot_bubble(
         Number of microbatches to mark, the scenario's own.
     closed_forms : Mapping, optional
         The same pairs by formula, of some of the schedules.
+    too_large : Mapping, optional
+        Points of the curves that do not fit in memory.
     """
     drawn = sorted(_together(curves), key=lambda one: one[1][-1][1])
     words = [textwrap.wrap(", ".join(names), _WIDTH_OF_WORDS) for names, _ in drawn]
@@ -65,7 +68,9 @@ def plot_bubble(
             )
     if stated:
         axis.plot([], [], "o", color="#404040", markersize=7, fillstyle="none", label=_CLOSED_FORM)
-        add_legend(figure, "outside lower center")
+    misfits = list(chain.from_iterable((too_large or {}).values()))
+    cross_out(axis, [count for count, _ in misfits], [ratio for _, ratio in misfits])
+    add_legend(figure, "outside lower center", ncols=2)
     if mark is not None:
         axis.axvline(mark, color="#9a9a9a", linewidth=0.8, linestyle=":")
     _scale(axis, [*curves.values(), *stated.values()])

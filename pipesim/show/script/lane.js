@@ -33,7 +33,9 @@ function colours() {
     idle: packed(back),
     fill: rgb.map(packed),
     edge: rgb.map((one) => packed(mixed(one, back, 0.6))),
-    letters: rgb.map((one) => (light(one) > 0.18 ? "#000" : "#fff")),
+    letters: rgb.map((one, kind) =>
+      kind >= DIM && kind < 2 * DIM ? style.getPropertyValue("--soft") : light(one) > 0.18 ? "#000" : "#fff",
+    ),
     rank: packed(parts("--rank")),
     bold: packed(parts("--bold")),
     paper: packed(parts("--back")),
