@@ -5,10 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from headless_browser import CUT, PROGRAM, WHY_NOT, browser
+from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 import pipesim
 from pipesim.cli.app import app
+from pipesim.show import report as report_module
+from pipesim.show.figures.canvas import png
 
 ROOT = Path(__file__).parent.parent
 TEACHING = ROOT / "scenarios" / "teaching.yaml"
@@ -54,6 +57,13 @@ def tab():
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
+    blank = png(Figure(figsize=(6, 2)))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(report_module, "png", lambda figure: blank)  # what they show is tested elsewhere
+        return write_pages(folder)
+
+
+def write_pages(folder):
     for file, *more in ((TEACHING,), (GPT3, "--set", "batch.global=256")):
         output = folder / f"{file.stem}.html"
         done = CliRunner().invoke(

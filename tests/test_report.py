@@ -20,6 +20,7 @@ from pipesim.cli.app import app
 from pipesim.errors import PipesimError
 from pipesim.questions import compare
 from pipesim.scenario import load_scenario
+from pipesim.show import report as report_module
 from pipesim.show.amounts import seconds
 from pipesim.show.blocks import Lines, Picture, Section, Table, Verbatim
 from pipesim.show.page import page
@@ -111,6 +112,18 @@ def report(scenario, *arguments):
 
 
 @pytest.fixture
+def drawn():
+    """Has the pictures of a page drawn."""
+
+
+@pytest.fixture(autouse=True)
+def quick_pictures(request, monkeypatch):
+    """Leaves out the drawing of pictures, most of a page's time, where a test is not about them."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr(report_module, "png", lambda figure: b"\x89PNG" + bytes(20))
+
+
+@pytest.fixture
 def teaching(tmp_path):
     return copyfile(TEACHING, tmp_path / "teaching.yaml")
 
@@ -141,7 +154,7 @@ def test_the_page_says_what_compare_says(teaching):
     assert len(text) < 1e6
 
 
-def test_a_large_model_has_memory_and_an_error_band(tmp_path):
+def test_a_large_model_has_memory_and_an_error_band(tmp_path, drawn):
     text, found, _ = report(copyfile(GPT3, tmp_path / "gpt3.yaml"), *FEW)
     headline, sentences = found.texts["p"][0], " ".join(found.texts["li"])
     assert headline == "USE zb-v v2: 14.07 s a step +-7.3 %, 50 % MFU. Runs in torch."
@@ -161,7 +174,7 @@ def test_a_large_model_has_memory_and_an_error_band(tmp_path):
     assert len(text) < 1e6
 
 
-def test_pictures_are_pngs_with_words_and_tables_have_captions(teaching):
+def test_pictures_are_pngs_with_words_and_tables_have_captions(teaching, drawn):
     text, found, _ = report(teaching, *FEW)
     assert len(found.pictures) == 4  # no memory stated, so no picture of it
     for png, words in found.pictures:
@@ -171,7 +184,7 @@ def test_pictures_are_pngs_with_words_and_tables_have_captions(teaching):
     assert not re.search(r"url\(|@import|https?://[^<]*\.(?:js|css|png)", text)
 
 
-def test_a_second_run_of_what_the_page_shows_is_the_same_page(teaching, tmp_path):
+def test_a_second_run_of_what_the_page_shows_is_the_same_page(teaching, tmp_path, drawn):
     first, found, _ = report(teaching, *FEW, "--set", "batch.microbatches=4", "--set", "name='a b'")
     scenario, command = found.texts["pre"]
     program, verb, file, *flags = re.findall(r"'[^']*(?:'\"'\"'[^']*)*'|\S+", command)
