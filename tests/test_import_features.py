@@ -354,3 +354,29 @@ def test_how_torchtitan_and_maxtext_share_context(tmp_path: Path) -> None:
     text = (DATA / "maxtext_8b.yml").read_text()
     path.write_text(f"{text}ici_context_parallelism: 2\ncontext_parallel_strategy: ring\n")
     assert import_files("maxtext", path, num_gpus=32).mapping["parallel"]["context_exchange"] == "ring"
+
+
+def test_prediction_layers(tmp_path: Path) -> None:
+    plain = megatron(tmp_path, "--mtp-num-layers 2")
+    assert plain.mapping["model"]["num_nextn_predict_layers"] == 2
+    elsewhere = "--mtp-num-layers 1 --pipeline-model-parallel-layout 'Et*8|t*8|t*8|t*8m|L' "
+    path = tmp_path / "five.sh"
+    path.write_text(
+        DENSE.replace("--nnodes 4", "--nnodes 5").replace("parallel-size 4", "parallel-size 5")
+        + f" --bf16 {elsewhere} --global-batch-size 120\n"
+    )
+    imported = import_files("megatron", path)
+    written(imported, tmp_path)
+    assert imported.mapping["model"]["num_nextn_predict_layers"] == 1
+    assert "stage 3" in imported.not_used["mtp-num-layers"]
+    imported = bridge(tmp_path, {"mtp_num_layers": 1})
+    written(imported, tmp_path)
+    assert imported.mapping["model"]["num_nextn_predict_layers"] == 1
+    assert "num_nextn_predict_layers" not in bridge(tmp_path, {"mtp_num_layers": None}).mapping["model"]
+
+
+def test_nemo_in_o1_keeps_all_in_32_bits(tmp_path: Path) -> None:
+    imported = bridge(tmp_path, {"megatron_amp_O2": False}, trainer={"precision": "bf16"})
+    precision = written(imported, tmp_path).precision
+    assert (precision.weight_bytes, precision.gradient_bytes, precision.optimizer_bytes) == (4, 4, 8)
+    assert precision.activation_format == "32-bit"

@@ -306,7 +306,8 @@ def test_experts_and_a_layout_in_a_folder_that_says_something_else(tmp_path: Pat
     parallel = scenario.parallel
     assert (parallel.tensor, parallel.pipeline, parallel.virtual_stages, parallel.data) == (2, 4, 2, 8)
     assert (parallel.expert, parallel.expert_tensor) == (16, 1)
-    assert "1 on stage 7" in imported.not_used["mtp-num-layers"]
+    assert model.num_nextn_predict_layers == 1
+    assert "mtp-num-layers" not in imported.not_used
     note = imported.inferred["name proxy_tp1pp4emp16_release"]
     assert note == "says tp1, the file says tensor 2: the file counts"
 

@@ -329,8 +329,11 @@ def test_the_winner_has_its_frameworks_and_leaves_the_headroom():
     assert peaks[1] <= 0.7
 
 
-def test_the_table_says_what_each_loses_and_why_others_were_rejected():
-    status, out, _ = pipesim("plan", GPT3, "--top", 2, "--schedules", "1f1b", "--workers", 1, "--wide")
+def test_the_table_says_what_each_loses_and_why_others_were_rejected(tmp_path):
+    path = tmp_path / "tight.yaml"
+    cluster = SMALL["cluster"] | {"accelerator": {"preset": "h100-sxm", "memory": "4 GB"}}
+    path.write_text(json.dumps(SMALL | {"cluster": cluster}))
+    status, out, _ = pipesim("plan", path, "--top", 2, "--schedules", "1f1b", "--workers", 1, "--wide")
     assert status == 0
     for words in (
         "1 loses:",
@@ -342,13 +345,13 @@ def test_the_table_says_what_each_loses_and_why_others_were_rejected():
     ):
         assert words in out
     status, out, _ = pipesim(
-        *("plan", GPT3, "--schedules", "1f1b", "--workers", 1, "--tokens", "300B", "--deadline", "100 days"),
+        *("plan", path, "--schedules", "1f1b", "--workers", 1, "--tokens", "3B", "--deadline", "10 days"),
         *("--top", 1),
     )
     assert status == 0
     words = " ".join(out.split())
     assert "| nodes | GPUs |" in words
-    assert "300 billion tokens take" in words
+    assert "3 billion tokens take" in words
 
 
 @pytest.mark.parametrize(
@@ -357,6 +360,8 @@ def test_the_table_says_what_each_loses_and_why_others_were_rejected():
         (
             [
                 GPT3,
+                "--schedules",
+                "1f1b",
                 "--set",
                 "cluster.num_nodes=1",
                 "--set",

@@ -26,6 +26,7 @@ _SHAPE = {
     "moe_intermediate_size": ("base_moe_mlp_dim",),
     "num_shared_experts": ("shared_experts",),
     "first_k_dense_replace": ("first_num_dense_layers",),
+    "num_nextn_predict_layers": ("mtp_num_layers",),
 }
 _LATENT = {
     key: (key,)

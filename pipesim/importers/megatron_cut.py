@@ -41,8 +41,7 @@ def cut(facts: Facts, settings: Settings) -> None:
         maximum=MAX_LAYERS,
     )
     prediction = settings.count("mtp-num-layers", minimum=0) or 0
-    if prediction:
-        facts.not_used["mtp-num-layers"] = f"{prediction}: not modelled"
+    facts.model |= {"num_nextn_predict_layers": prediction} if prediction else {}
     stated = facts.stated.get("layers")
     if layout is not None and stated is None:
         num_layers = _by_layout(facts, settings, layout, num_layers, prediction)
@@ -144,8 +143,14 @@ def cut_by_layout(facts: Facts, text: str, num_layers: int | None, *, file: str,
         )
     if layout.num_prediction_layers:
         where = joined(stage for stage, letters in enumerate(layout.stages) if "m" in letters)
-        facts.not_used["mtp-num-layers"] = f"{layout.num_prediction_layers} on stage {where}: not modelled"
+        if where != str(len(layers) - 1):
+            facts.not_used["mtp-num-layers"] = (
+                f"{layout.num_prediction_layers} on stage {where}: modelled on the last stage alone"
+            )
     stages = _without_empty(facts, layout, file)
+    further = layout.num_prediction_layers - facts.added_layers
+    facts.model.pop("num_nextn_predict_layers", None)
+    facts.model |= {"num_nextn_predict_layers": further} if further else {}
     num_layers += facts.added_layers
     facts.virtual_stages = chunks
     facts.layers = stages
@@ -171,8 +176,8 @@ def _without_empty(facts: Facts, layout: Layout, file: str) -> list[int]:
                 key=_LAYOUT,
             )
         facts.not_used["mtp-num-layers"] = (
-            f"not modelled; on stage {stage}, which has nothing else, written as {layers[stage]} transformer "
-            "layer more, so that the stage is not empty"
+            f"on stage {stage}, which has nothing else, written as {layers[stage]} transformer layer more, "
+            "so that the stage is not empty"
         )
     return layers
 

@@ -31,6 +31,7 @@ _SIZES = {
     "expert": ("model.expert_model_parallel_size",),
 }
 _LENGTHS = ("model.encoder_seq_length", "model.seq_length", "dataset.seq_length", "dataset.sequence_length")
+_MTP = "model.mtp_num_layers"
 _SHAPE = {
     "num_hidden_layers": ("model.num_layers",),
     "hidden_size": ("model.hidden_size",),
@@ -47,6 +48,7 @@ _SHAPE = {
     "qk_nope_head_dim": ("model.qk_head_dim",),
     "qk_rope_head_dim": ("model.qk_pos_emb_head_dim",),
     "v_head_dim": ("model.v_head_dim",),
+    "num_nextn_predict_layers": (_MTP,),
 }
 _ADAPTERS: dict[str, Any] = {
     "kind": ("peft", "peft.scheme", "peft.peft_scheme", "model.peft.peft_scheme"),
@@ -153,10 +155,15 @@ def _preset(settings: Settings) -> dict[str, Any]:
     if name is None or "model.num_layers" in settings:
         return {}
     length = settings.count(*_LENGTHS, sets="model.seq_length")
+    further = settings.count(_MTP, sets="model.num_nextn_predict_layers", minimum=0)
     layers = settings.count("model.overwritten_attributes.num_layers", sets="model.num_hidden_layers")
     return {"preset": name} | {
         key: value
-        for key, value in (("seq_length", length), ("num_hidden_layers", layers))
+        for key, value in (
+            ("seq_length", length),
+            ("num_hidden_layers", layers),
+            ("num_nextn_predict_layers", further),
+        )
         if value is not None
     }
 

@@ -79,6 +79,9 @@ def read_memory(settings: Settings, facts: Facts) -> None:
         facts.inferred["parallel.overlap_gradients"] = "true (gradients are reduced beside the backward)"
     _compute(settings, facts)
     read_state(settings, facts, _named, _kind(optimizer))
+    if not settings.flag("model.megatron_amp_O2", default=True):
+        facts.precision |= {"activation_format": "32-bit", "weight_bytes": 4, "optimizer_bytes": 8}
+        facts.inferred["precision"] = "weights and all that is kept in 32 bits (model.megatron_amp_O2 is off)"
     _reduced(settings, facts)
     key = "model.activations_checkpoint_granularity"
     kind = settings.text(key, "model.recompute_granularity")

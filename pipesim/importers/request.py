@@ -171,7 +171,7 @@ def read_shape(settings: Settings, names: Mapping[str, Iterable[str]], **needed:
     shape: dict[str, Any] = {}
     for key, paths in names.items():
         most = MAX_LAYERS if key == "num_hidden_layers" else LARGEST_COUNT
-        least = 0 if key.startswith(("shared_", "num_shared", "first_k")) else 1
+        least = 0 if key.startswith(("shared_", "num_shared", "first_k", "num_nextn")) else 1
         value = settings.count(*paths, sets=f"model.{key}", minimum=least, maximum=most)
         if value is None and key in needed:
             value = settings.required(*paths, what=needed[key], sets=f"model.{key}")
