@@ -64,7 +64,7 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> pipesim.Scenario:
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"NUM_DRAWS": 4, "_CALIBRATION_STEPS": 2, "_WARMUP": 0, "_RETRIES": 0}.items():
         monkeypatch.setattr(steps_of_tuning, name, value)
-    monkeypatch.setattr(importlib.import_module("pipesim.schedules.auto"), "DEFAULT_BUDGET", BUDGET)
+    monkeypatch.setattr(steps_of_tuning, "SEARCH_BUDGET", BUDGET)
 
 
 @pytest.fixture(scope="module")

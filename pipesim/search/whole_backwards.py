@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import numpy as np
 
 from pipesim.search.local_search import Found, Search
 from pipesim.search.lower_bound import lower_bound_s
-from pipesim.search.problem import Flags, Floats, Problem, Word
+from pipesim.search.problem import Flags, Problem, Word
 
 CHOICE_SHARE = 0.25
 """Timings of the choice and its moves, in those of one of the two searches."""
@@ -96,15 +97,18 @@ class _ChosenBackwards:
         self.pipeline = plain._replace(lasts=plain.lasts.copy(), work=plain.work.copy())
         self._lasts = self.pipeline.lasts.reshape(3, problem.num_stages, m)
         self.scratch = new_scratch(self.pipeline)
-        self._set(np.ones_like(whole), whole)
+        self._turn_of_row = _turns(problem, self.word)
+        for stage in range(problem.num_stages):
+            self._set(stage, slice(None), self.whole)
         self.makespan, self.value = np.inf, np.inf
         self._time()
 
-    def _set(self, where: Flags, whole: Flags) -> None:
-        """Write durations of some backwards, and each rank's sum of them all."""
-        stages, microbatches = np.nonzero(where)
-        taken = whole[stages, microbatches].astype(np.intp)
-        self._lasts[1:, stages, microbatches] = self._either[taken, :, stages, microbatches].T
+    def _set(self, stage: int, microbatches: slice, whole: Flags) -> None:
+        """Write durations of some backwards of a stage, and each rank's sum of all."""
+        for taken in (False, True):
+            chosen = whole[stage, microbatches] == taken
+            now = self._lasts[1:, stage, microbatches]
+            now[:, chosen] = self._either[int(taken), :, stage, microbatches][:, chosen]
         self.pipeline.work[:] = self._lasts.sum(axis=(0, 2))[self.problem.stages].sum(axis=1)
 
     def _time(self) -> bool:
@@ -120,60 +124,49 @@ class _ChosenBackwards:
     def choose(self, num_timings: int) -> None:
         """Turn whole stages first, then single backwards, as long as that helps and timings are left."""
         num_stages, m = self.whole.shape
-        groups = [self._of_stage(stage) for stage in range(num_stages)]
-        singles = [self._single(stage, k) for stage in range(num_stages) for k in range(m)]
         for _ in range(SWEEPS):
             before, before_whole = self.value, self.whole.copy()
-            for group in groups + singles:
-                if num_timings <= 0:
-                    return
-                num_timings -= 1
-                self._turn(group)
-            if self.value >= before and (self.whole == before_whole).all():
+            turns = chain(
+                ((stage, slice(None)) for stage in range(num_stages)),
+                ((stage, slice(k, k + 1)) for stage in range(num_stages) for k in range(m)),
+            )
+            for stage, microbatches in islice(turns, max(num_timings, 0)):
+                self._turn(stage, microbatches)
+            num_timings -= num_stages * (1 + m)
+            if num_timings <= 0 or (self.value >= before and (self.whole == before_whole).all()):
                 return
 
-    def _of_stage(self, stage: int) -> Flags:
-        where = np.zeros_like(self.whole)
-        where[stage] = True
-        return where
+    def _turn(self, stage: int, microbatches: slice) -> None:
+        """Split what is whole of some backwards, and the other way round, unless that makes it worse.
 
-    def _single(self, stage: int, k: int) -> Flags:
-        where = np.zeros_like(self.whole)
-        where[stage, k] = True
-        return where
-
-    def _turn(self, where: Flags) -> None:
-        """Split what is whole of some backwards, and the other way round, unless that makes it worse."""
-        turned = np.where(where, ~self.whole, self.whole)
-        value, to_split = self.value, bool(self.whole[where].any())
-        if to_split and not self._fits(turned):
+        A split must gain something.
+        """
+        turned = self.whole.copy()
+        turned[stage, microbatches] ^= True
+        splits = bool(self.whole[stage, microbatches].any())
+        if splits and not self._fits(stage, turned):
             return
-        self._set(where, turned)
-        better = self._time()
-        if better and to_split and self.value >= value * (1 - 1e-12):
-            better = False  # a split must gain something
-        if better:
+        value, makespan = self.value, self.makespan
+        self._set(stage, microbatches, turned)
+        if self._time() and (not splits or self.value < value * (1 - 1e-12)):
             self.whole = turned
-        else:
-            self.value = value
-            self._set(where, self.whole)
+            return
+        self.value, self.makespan = value, makespan
+        self._set(stage, microbatches, self.whole)
 
-    def _fits(self, whole: Flags) -> bool:
-        """Whether no rank holds more than its limit; a whole backward leaves nothing behind."""
-        limits, memory = self.pipeline.limit, self.problem.memory
-        if not np.isfinite(limits).any():
+    def _fits(self, stage: int, whole: Flags) -> bool:
+        """Whether a stage's rank holds no more than its limit; a whole backward leaves nothing behind."""
+        rank, memory = int(self.problem.rank_of[stage]), self.problem.memory
+        limit = self.pipeline.limit[rank]
+        if not np.isfinite(limit):
             return True
-        deferred = memory.until_weights[:, None]
-        amounts = np.broadcast_to(memory.amounts[:, None], whole.shape)
-        back = np.where(whole, -amounts, deferred - amounts)
-        change: Floats = np.concatenate([amounts, back, np.where(whole, 0.0, -deferred)])
-        for rank, symbols in enumerate(self.word.reshape(len(limits), -1)):
-            turn = np.zeros(len(symbols), np.intp)
-            for symbol in np.unique(symbols):
-                turn[symbols == symbol] = np.arange(self.problem.num_microbatches)
-            if np.cumsum(change[symbols, turn]).max() > limits[rank]:
-                return False
-        return True
+        symbols, turn = self.word.reshape(self.problem.num_ranks, -1)[rank], self._turn_of_row[rank]
+        kind, its_stage = np.divmod(symbols, self.problem.num_stages)
+        amount, deferred = memory.amounts[its_stage], memory.until_weights[its_stage]
+        in_one = whole[its_stage, turn]
+        back = np.where(in_one, -amount, deferred - amount)
+        change = np.select([kind == 0, kind == 1], [amount, back], np.where(in_one, 0.0, -deferred))
+        return bool(np.cumsum(change).max() <= limit)
 
     def moved(self, num_timings: int, temperature: float, rng: np.random.Generator) -> _ChosenBackwards:
         """Improve the order itself; where a W that is none stood, none stands in the way of memory."""
@@ -190,6 +183,16 @@ class _ChosenBackwards:
             again.value = np.inf
             again._time()
         return again
+
+
+def _turns(problem: Problem, word: Word) -> Word:
+    """Microbatch of each row, shape (p, rows of a rank)."""
+    by_rank = word.reshape(problem.num_ranks, -1)
+    turn = np.zeros_like(by_rank)
+    for rank, symbols in enumerate(by_rank):
+        for symbol in np.unique(symbols):
+            turn[rank, symbols == symbol] = np.arange(problem.num_microbatches)
+    return turn
 
 
 def _side_by_side(problem: Problem, word: Word, whole: Flags) -> Word:

@@ -34,6 +34,8 @@ from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.schedules import family
 
 NUM_DRAWS = 16
+SEARCH_BUDGET = 30_000_000
+"""Actions that each of several searches times; see the schedule ``auto``."""
 MOST_FIT_ERROR = 0.03
 """Error of the step that times were measured on, above which it is said."""
 NUM_NAMED = 3
@@ -79,7 +81,7 @@ def tune(
     threads_per_rank : int
         Of a run on CPUs.
     budget : int, optional
-        Of each search, see the schedule ``auto``.
+        Of each search; by default `SEARCH_BUDGET`.
     pool, progress : RankPool, optional; Callable
         Processes to use; told what is done next.
 
@@ -178,8 +180,7 @@ def choose(
     for count, chosen in options.items():
         if limit is not None and own.costs.memory_limit_bytes is None:
             chosen["max_in_flight"] = limit * count
-        if budget is not None:
-            chosen["budget"] = budget
+        chosen["budget"] = budget or SEARCH_BUDGET
     distinct = {one.key: one for one in (current, *named_candidates(scenario, times, allowed))}
     named = sorted((one for one in distinct.values() if one.key != current.key), key=_nominal_s)[:NUM_NAMED]
     searched = searched_candidates(scenario, times, options, lambda words: progress(f"searching: {words}"))
