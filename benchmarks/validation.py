@@ -98,12 +98,12 @@ def uneven(num_stages: int, forward_ms: float) -> dict[str, Any]:
 def in_torch(num_ranks: int) -> Part:
     return Part(
         f"torch-p{num_ranks}",
-        f"emulated in torch's own runtime, {num_ranks} ranks, uneven stages of F 20 to 40 ms, B 40 to 80 ms",
+        f"emulated in torch's own runtime, {num_ranks} ranks, uneven stages of F 10 to 20 ms, B 20 to 40 ms",
         {
             "name": f"emulated in torch's runtime, {num_ranks} ranks",
             "parallel": {"pipeline": num_ranks},
             "batch": {"microbatches": 2 * num_ranks},
-            "costs": uneven(num_ranks, 20),
+            "costs": uneven(num_ranks, 10),
             "schedule": "gpipe",
         },
         "emulated",
@@ -115,7 +115,7 @@ def in_torch(num_ranks: int) -> Part:
             "median_bubble_error": 0.005,
         },
         runtime="torch",
-        chunked_costs=uneven(2 * num_ranks, 10),
+        chunked_costs=uneven(2 * num_ranks, 5),
     )
 
 
