@@ -88,7 +88,8 @@ class StepMetrics:
         Gradient synchronisation after the makespan's end, and the most that a rank did before it.
     exposed_collective_s, hidden_collective_s
         Gathers of weights and reductions of gradients that come with every microbatch: the most that a rank
-        waits for them, and the most that one has of them beside its computations.
+        waits for them and for tokens that other traffic holds up on their way to experts, and the most that
+        one has of them beside its computations.
     comm_bytes
         Sent between ranks, by one device of each rank.
     model_tflops_per_gpu, mfu

@@ -86,11 +86,11 @@ def summary_table(result: TimedRun) -> Table:
         ("gradient synchronisation, exposed", seconds(m.exposed_sync_s)),
         ("gradient synchronisation, hidden (rank that hides most)", seconds(m.hidden_sync_s)),
         (
-            "gathers and reductions of shards, exposed (rank that waits longest)",
+            "traffic of shards, and tokens held up, exposed (rank that waits longest)",
             optional(m.exposed_collective_s or None, seconds),
         ),
         (
-            "gathers and reductions of shards, hidden (rank that hides most)",
+            "traffic of shards, hidden (rank that hides most)",
             optional(m.hidden_collective_s or None, seconds),
         ),
         ("optimizer", seconds(m.optimizer_s)),
