@@ -39,10 +39,16 @@ def test_overhead_is_that_of_all_layers_once_a_slice(scenario):
 
 def test_compare_says_where_overhead_makes_slices_slow():
     cut = ("--set", "parallel.virtual_stages=1", "--set", "schedule=1f1b")
-    out = CliRunner().invoke(app, ["compare", str(LLAMA70), *cut, "--schedules", "1f1b,seq1f1b"]).stdout
+    out = (
+        CliRunner()
+        .invoke(app, ["compare", "--wide", str(LLAMA70), *cut, "--schedules", "1f1b,seq1f1b"])
+        .stdout
+    )
     (overhead_s, more_s) = re.findall(r"of 4 slices: (\S+) s of its step, (\S+) s more", out)[0]
     assert float(more_s) == pytest.approx(0.75 * float(overhead_s), rel=1e-3)
     free = ("--set", "efficiency={preset: h100-nemo, layer_overhead: 0}")
-    run = CliRunner().invoke(app, ["compare", str(LLAMA70), *cut, *free, "--schedules", "1f1b,seq1f1b"])
+    run = CliRunner().invoke(
+        app, ["compare", "--wide", str(LLAMA70), *cut, *free, "--schedules", "1f1b,seq1f1b"]
+    )
     assert run.exit_code == 0, run.exception
     assert "slices:" not in run.stdout
