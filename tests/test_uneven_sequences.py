@@ -133,8 +133,9 @@ def test_engine_and_compiled_agree_on_uneven_slices_and_stated_lengths_are_share
     sizes = {part: set(sent.nbytes[sent.slice == part]) for part in range(4)}
     whole = prepare(stated).costs.boundary_bytes[0]
     assert [sizes[part].pop() / whole for part in range(4)] == pytest.approx([0.4, 0.3, 0.2, 0.1])
-    with pytest.raises(ScheduleError, match="slice_lengths to be even, balanced, or a positive number"):
-        predict(sliced([1, 2, 3]))
+    for wrong in ([1, 2, 3], [1, 2, 3, float("inf")], [1, 2, 3, "4"], "long"):
+        with pytest.raises(ScheduleError, match="slice_lengths to be even, balanced, or a positive number"):
+            predict(sliced(wrong))
 
 
 def test_all_slices_of_a_microbatch_hold_the_same_and_the_executor_cuts_where_stated():

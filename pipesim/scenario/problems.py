@@ -21,6 +21,7 @@ _NEEDED = {
     "bool_type": "true or false is needed",
     "string_type": "text is needed",
     "tuple_type": "a list is needed",
+    "list_type": "a list is needed",
     "model_type": "a mapping of keys is needed",
     "model_attributes_type": "a mapping of keys is needed",
     "dict_type": "a mapping of keys is needed",

@@ -16,8 +16,8 @@ SLICE_LENGTHS = "slice_lengths"
 def lengths_are_legal(stated: Any, num_slices: Any) -> bool:
     """Whether an option is ``even``, ``balanced``, or a positive number for each slice."""
     if isinstance(stated, list | tuple):
-        numbers = [isinstance(n, int | float) and not isinstance(n, bool) and n > 0 for n in stated]
-        return len(numbers) == num_slices and all(numbers)
+        legal = [isinstance(n, int | float) and not isinstance(n, bool) and 0 < n < 1e15 for n in stated]
+        return len(legal) == num_slices and all(legal)
     return stated in ("even", "balanced")
 
 
