@@ -21,6 +21,7 @@ from pipesim.show.figures import (
     plot_bubble,
     plot_gantt,
     plot_memory,
+    plot_memory_parts,
     plot_pareto,
     save_figure,
     sweep_pictures,
@@ -283,3 +284,9 @@ def test_points_of_a_bubble_curve_that_do_not_fit_are_crossed_out():
     curves = bubble_curves(pipesim.Scenario.load(GPT3), schedules=["gpipe", "1f1b"], counts=[8, 64])
     assert {name: [m for m, _ in points] for name, points in curves.too_large.items()} == {"gpipe": [64]}
     assert MISFIT_WORDS in legend(plot_bubble("title", curves.simulated, too_large=curves.too_large))
+
+
+def test_the_limit_is_in_the_picture_where_memory_is_far_below_it():
+    run = run_of(GPT3)  # 44.8 of 80 GB
+    for figure in (plot_memory(run), plot_memory_parts(run)):
+        assert figure.axes[0].get_ylim()[1] > run.costs.memory_limit_bytes / 1e9

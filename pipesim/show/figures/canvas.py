@@ -27,6 +27,7 @@ _LETTERS_AN_INCH = 13
 _DOTS_AN_INCH, _DOTS_ON_SCREEN = 150, 80
 _MIDDLE_LUMINANCE = 0.1791
 """Where black, (L + 0.05) / 0.05, and white, 1.05 / (L + 0.05), have the same contrast."""
+_ABOVE_LIMIT = 1.04
 _MARKERS = "osD^vP*X<>"
 _FILLS = ("full", "none", "bottom")
 _LINES = ("-", "--", ":")
@@ -91,7 +92,8 @@ def draw_limit(axis: Axes, *limits: float) -> None:
         axis.axhspan(
             max(limits), top, facecolor="none", edgecolor=MISFIT_COLOUR, hatch=MISFIT_HATCH, zorder=0
         )
-        axis.set_ylim(top=top)
+    if limits:
+        axis.set_ylim(top=max(top, _ABOVE_LIMIT * max(limits)))
 
 
 def cross_out(axis: Axes, x: Sequence[float], y: Sequence[float]) -> None:

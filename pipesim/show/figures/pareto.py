@@ -122,7 +122,7 @@ def plot_points(
         (point.label, _place(point, unit), FRONT_COLOUR if point in front else _BEATEN_WORDS)
         for point in points
     ]
-    name_points(axis, named, _lines(axis, [_place(point, unit) for point in front], limit))
+    name_points(axis, named, front_lines(axis, [_place(point, unit) for point in front], limit))
     return figure
 
 
@@ -141,7 +141,7 @@ def _place(point: Point, unit: TimeUnit) -> Place:
     return point.step_time_s / unit.seconds, point.memory
 
 
-def _lines(axis: Axes, corners: Sequence[Place], limit: float | None) -> list[tuple[Place, Place]]:
+def front_lines(axis: Axes, corners: Sequence[Place], limit: float | None) -> list[tuple[Place, Place]]:
     """List the lines that names should not cover: the steps of the front, and the limit."""
     bends = [(right, above) for (_, above), (right, _) in pairwise(corners)]
     lines = list(pairwise(sorted([*corners, *bends], key=lambda corner: (corner[0], -corner[1]))))

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from pipesim.show.figures.canvas import add_legend, draw_limit, entitle, new_figure
 from pipesim.show.figures.labels import name_points
-from pipesim.show.figures.pareto import MEMORY_WORDS, Point, draw_front, pareto_front
+from pipesim.show.figures.pareto import MEMORY_WORDS, Point, draw_front, front_lines, pareto_front
 
 _ALL, _CHOSEN = "#c9c9c9", "#e15759"
 
@@ -46,7 +46,8 @@ def plot_plan(
         markersize=4,
         label="timed",
     )
-    draw_front(axis, pareto_front(timed))
+    front = pareto_front(timed)
+    draw_front(axis, front)
     for number, point in enumerate(chosen, start=1):
         label = f"{number}  {point.label}"
         axis.plot(point.step_time_s, point.memory, "o", color=_CHOSEN, markersize=5, label=label)
@@ -65,5 +66,6 @@ def plot_plan(
     entitle(axis, title)
     add_legend(figure, "outside lower center", fontsize=7, ncols=2)
     places = [(str(n), (p.step_time_s, p.memory), _CHOSEN) for n, p in enumerate(chosen, start=1)]
-    name_points(axis, places, [])
+    corners = [(point.step_time_s, point.memory) for point in front]
+    name_points(axis, places, front_lines(axis, corners, limit_gb))
     return figure
