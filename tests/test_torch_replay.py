@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
 pytest.importorskip("torch.distributed.pipelining.schedules")
 
+import torch.distributed as dist
 from executor_pool import shared_pool
 from helpers import costs_of
+from stand_in_streams import StandIn
 
 from pipesim.errors import ExecutionError
 from pipesim.evidence.calibration.from_runs import samples_of_run
 from pipesim.executor import FactoryWorkload, Run, execute
+from pipesim.executor.instructions import plan
+from pipesim.executor.job import Job
+from pipesim.executor.torch_replay import TorchRank
 from pipesim.executor.workload import emulated_workload
 from pipesim.ir import lower
 from pipesim.ir.actions import Op
@@ -84,9 +93,39 @@ def test_waits_are_those_for_messages_made_late() -> None:
 
 def test_what_torchs_runtime_does_not_do_is_refused() -> None:
     schedule = lower(generate("1f1b", Shape(2, 1, 4)))
-    with pytest.raises(ExecutionError, match="--runtime torch runs one replica on cpu or emulated"):
+    with pytest.raises(ExecutionError, match="--runtime torch runs one replica, without slices"):
         execute(schedule, MLP, num_replicas=2, runtime="torch")
     with pytest.raises(
         ExecutionError, match="found runtime 'jax'; expected one of pipesim, torch, torch-named"
     ):
         execute(schedule, MLP, runtime="jax")
+
+
+def test_on_a_stream_actions_are_timed_by_its_marks() -> None:
+    """As on a GPU: a stand-in whose clock has another origin and rate; two stages of one rank."""
+    schedule = lower(generate("interleaved-1f1b", Shape(1, 2, 4)))
+    job = Job(schedule, MLP, "cpu", runtime="torch")
+    outputs: dict[int, list[Any]] = {}
+
+    def output_of(stage: int, find: Callable[[], list[Any]] | None) -> list[Any]:
+        return outputs.setdefault(stage, find() if find else [])
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        [program] = plan(schedule)
+        stream = StandIn(0, rate=1.01, origin_ns=-1e15)
+        rank = TorchRank(job, program, dist.group.WORLD, lambda row: None, output_of, stream)
+        begin = time.perf_counter_ns()
+        columns, disturbed, _, loss = rank.run_step(0)
+        end = time.perf_counter_ns()
+    finally:
+        dist.destroy_process_group()
+    computed = schedule.op <= Op.W
+    start, finish = columns["start"][computed], columns["end"][computed]
+    bound = rank.device.clock_bound_ns
+    assert not disturbed
+    assert loss > 0
+    assert (start - begin >= -bound).all()
+    assert (finish - end <= bound).all()
+    assert (finish > start).all()
+    assert (start[1:] >= finish[:-1]).all()

@@ -103,6 +103,8 @@ def execute(
         )
         return None if results is None else assemble(job, results)
     if share_one_gpu(device, job.num_processes):
+        if runtime != "pipesim":
+            raise ExecutionError("torch's runtime has one process a rank, so each needs a GPU of its own")
         return _run_on_one_gpu(job)
     with RankPool(
         job.num_processes,

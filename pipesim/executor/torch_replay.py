@@ -33,6 +33,8 @@ from pipesim.executor.job import Job, RankResult
 from pipesim.executor.models import build_model, build_stage, sample
 from pipesim.executor.shared_parameters import refuse_untied
 from pipesim.executor.stage import Boundary
+from pipesim.executor.stream_device import StreamDevice
+from pipesim.executor.streams import Stream
 from pipesim.executor.torch_runtime import torch_schedule
 from pipesim.executor.wire import boundaries_from_json, boundaries_to_json
 from pipesim.executor.workload import EmulatedWorkload
@@ -98,7 +100,7 @@ class TorchRank:
     Parameters
     ----------
     job : Job
-        One replica on ``cpu`` or ``emulated``, whose `runtime` is torch's.
+        One replica, whose `runtime` is torch's.
     program : RankProgram
         The rank's rows.
     group : process group
@@ -108,6 +110,8 @@ class TorchRank:
     output_of : Callable
         Gives what `boundaries_to_json` makes of a stage's output, of which a rank that holds the stage
         finds it out.
+    stream : Stream, optional
+        Where a GPU's computations are queued.
 
     Raises
     ------
@@ -122,10 +126,13 @@ class TorchRank:
         group: Any,
         on_row: Callable[[int], None],
         output_of: Callable[[int, Callable[[], list[Any]] | None], Any] = lambda stage, find: find and find(),
+        stream: Stream | None = None,
     ) -> None:
         self.job = job
         self.program = program
-        self.device = _device(job, program)
+        self.device: CpuDevice | StreamDevice = (
+            _device(job, program) if stream is None else StreamDevice(program.num_rows, stream)
+        )
         self._on_row = on_row
         self._rows = {
             (part.op, part.stage, part.microbatch): part
@@ -144,7 +151,11 @@ class TorchRank:
         self._optimizer = self._model.optimizer(trained) if self._model and trained else None
 
     def run(
-        self, process: int, on_step: Callable[[int], None], told_by_all: Callable[[str, Any], list[Any]]
+        self,
+        process: int,
+        on_step: Callable[[int], None],
+        told_by_all: Callable[[str, Any], list[Any]],
+        barrier_group: Any,
     ) -> RankResult:
         """Run all steps.
 
@@ -156,12 +167,14 @@ class TorchRank:
             Told the step that begins.
         told_by_all : Callable
             Of a name and what this process says under it: gives what each process says.
+        barrier_group : process group
+            Of all ranks, on the host.
         """
         told_by_all("built", True)
         kept = []
         for step in range(self.job.warmup + self.job.num_steps):
             on_step(step)
-            dist.barrier(group=self._group)
+            dist.barrier(group=barrier_group)
             kept.append(self.run_step(step))
         columns, disturbed, seconds, losses = zip(*kept[self.job.warmup :], strict=True)
         sizes: dict[str, int] = {}
@@ -177,8 +190,9 @@ class TorchRank:
             peak_activation_bytes=0,
             deferred_share=dict.fromkeys(self.modules, 0.0),
             clock_offset_ns=(0, 0),
-            clock_bound_ns=(0, 0),
-            environment=environment(self.job.device, 0) | {"runtime": self.job.runtime},
+            clock_bound_ns=(getattr(self.device, "clock_bound_ns", 0),) * 2,
+            environment=environment(self.job.device, self.device.torch_device.index or 0)
+            | {"runtime": self.job.runtime},
         )
 
     def _row_bytes(self, sizes: dict[int, int]) -> npt.NDArray[np.int64]:
@@ -203,9 +217,10 @@ class TorchRank:
             **({} if self.job.runtime == "torch" else {"return_outputs": False}),
         )
         self._end_step()
+        columns, disturbed = self.device.end_step()
         seconds = time.perf_counter() - begin
-        loss = float(sum(losses)) if is_last and self._model else float("nan")
-        return *self.device.end_step(), seconds, loss
+        loss = sum(loss.item() for loss in losses) if is_last and self._model else float("nan")
+        return columns, disturbed, seconds, loss
 
     @contextmanager
     def timed(self, op: Op, stage: int, microbatch: int) -> Iterator[None]:
@@ -236,7 +251,8 @@ class TorchRank:
         assert self._model is not None
         sizes = split_layers(len(self._model.layers), schedule.num_stages, workload.split)
         refuse_untied(self._model.layers, sizes, schedule.schedule.holders, num_replicas=1)
-        return nn.Sequential(*build_stage(workload, self._model, stage, schedule.num_stages))
+        device = self.device.torch_device
+        return nn.Sequential(*build_stage(workload, self._model, stage, schedule.num_stages, device))
 
     def _stage(self, stage: int, module: nn.Module, group: Any) -> TimedStage:
         schedule, workload = self.job.schedule, self.job.workload
@@ -256,7 +272,7 @@ class TorchRank:
             submodule=module,
             stage_index=stage,
             num_stages=schedule.num_stages,
-            device=torch.device("cpu"),
+            device=self.device.torch_device,
             group=group,
             **settings,
         )
@@ -266,10 +282,11 @@ class TorchRank:
         assert self._model is not None
         workload = self.job.workload
         assert not isinstance(workload, EmulatedWorkload)
-        before = sample(workload, self._model, 0, 0, 0)[0]
+        device = self.device.torch_device
+        before = sample(workload, self._model, 0, 0, 0)[0].to(device)
         if stage:
             [boundary] = boundaries_from_json(self._output_of(stage - 1, None))
-            before = torch.zeros(boundary.shape, dtype=boundary.dtype)
+            before = torch.zeros(boundary.shape, dtype=boundary.dtype, device=device)
 
         def find() -> list[Any]:
             module.eval()
@@ -279,7 +296,7 @@ class TorchRank:
             return boundaries_to_json([Boundary(tuple(after.shape), after.dtype)])
 
         [found] = boundaries_from_json(self._output_of(stage, find))
-        return before, torch.zeros(found.shape, dtype=found.dtype)
+        return before, torch.zeros(found.shape, dtype=found.dtype, device=device)
 
     def _loss(self, output: Tensor, target: Tensor) -> Tensor:
         if self._model is None:
@@ -293,7 +310,8 @@ class TorchRank:
         workload = self.job.workload
         assert not isinstance(workload, EmulatedWorkload)
         samples = [sample(workload, self._model, step, 0, k) for k in range(num_microbatches)]
-        inputs, targets = (torch.cat(tensors) for tensors in zip(*samples, strict=True))
+        device = self.device.torch_device
+        inputs, targets = (torch.cat(tensors).to(device) for tensors in zip(*samples, strict=True))
         return inputs, targets
 
 
@@ -318,10 +336,8 @@ def check_runnable(job: Job) -> None:
         With the reason.
     """
     schedule = job.schedule
-    if job.num_replicas > 1 or job.device == "cuda" or schedule.num_slices > 1 or schedule.skips:
-        raise ExecutionError(
-            "--runtime torch runs one replica on cpu or emulated, without slices and skip connections"
-        )
+    if job.num_replicas > 1 or schedule.num_slices > 1 or schedule.skips:
+        raise ExecutionError("--runtime torch runs one replica, without slices and skip connections")
 
 
 def _device(job: Job, program: RankProgram) -> CpuDevice:

@@ -121,8 +121,10 @@ class Worker:
         if job.runtime != "pipesim":
             from pipesim.executor.torch_replay import TorchRank
 
-            rank_of_torch = TorchRank(job, program, groups.everybody, on_row, self._output_of)
-            return rank_of_torch.run(self.process, on_step, partial(self._told_by_all, job))
+            stream = _current_stream() if job.device == "cuda" else None
+            rank_of_torch = TorchRank(job, program, groups.meeting, on_row, self._output_of, stream)
+            tell = partial(self._told_by_all, job)
+            return rank_of_torch.run(self.process, on_step, tell, groups.everybody)
         device = self._device(job, rank)
         transport = self._transport(job, replica, rank, device, groups)
         if transport.matches_by_number:
@@ -235,8 +237,7 @@ class Worker:
         if isinstance(job.workload, EmulatedWorkload):
             return EmulatedDevice(job.workload.row_s[rows], max(job.workload.boundary_bytes))
         if job.device == "cuda":
-            gpu = torch.device("cuda", torch.cuda.current_device())
-            return StreamDevice(num_rows, CudaStream(torch.cuda.current_stream(gpu), gpu))
+            return StreamDevice(num_rows, _current_stream())
         return CpuDevice(num_rows) if job.record else UntimedDevice(num_rows)
 
     def _transport(self, job: Job, replica: int, rank: int, device: Device, groups: _Groups) -> Transport:
@@ -323,6 +324,11 @@ class _Groups:
     everybody: Any
     meeting: Any
     directions: tuple[Any, Any] | None
+
+
+def _current_stream() -> CudaStream:
+    gpu = torch.device("cuda", torch.cuda.current_device())
+    return CudaStream(torch.cuda.current_stream(gpu), gpu)
 
 
 def _pairs(programs: list[RankProgram]) -> set[tuple[int, int]]:
