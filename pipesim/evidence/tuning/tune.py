@@ -68,8 +68,7 @@ def tune(
     chunks : sequence of int
         Chunks a rank to try beside those of the schedule in use. Measured files have one number.
     max_in_flight : int, optional
-        Most microbatches a rank holds, where nothing says what fits in memory; by default as many as the
-        fullest rank of the schedule in use.
+        Most microbatches a rank holds, where nothing says what fits; by default as with the one in use.
     device : {"cpu", "cuda", "emulated"}, optional
         Where to measure, without `measured`, and to verify.
     model : str, optional
@@ -96,18 +95,26 @@ def tune(
     if verify and device is None:
         raise ScenarioError("needs a device to run on: cpu, cuda or emulated", key="--verify")
     with ExitStack() as stack:
-        if device is not None:
-            check_runnable(scenario, device)
-            check_room(scenario, device, model, num_replicas=scenario.parallel.data, num_steps=10)
-            num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
-            if pool is None and not share_one_gpu(device, num_processes):
-                pool = stack.enter_context(RankPool(num_processes, threads_per_rank=threads_per_rank))
+        if device is not None and pool is None:
+            pool = _new_pool(scenario, device, model, threads_per_rank, stack)
         times = _times(scenario, measured, counts, device, model, runtime, pool, progress)
         found = choose(scenario, in_use, times, max_in_flight=max_in_flight, budget=budget, progress=progress)
         if not verify or found.best is found.in_use:
             return found
         paired = _verified(scenario, found, verify, str(device), model, runtime, pool, progress)
     return Tuning(found.in_use, found.choices, found.best, paired, found.notes)
+
+
+def _new_pool(
+    scenario: ResolvedScenario, device: str, model: str | None, threads_per_rank: int, stack: ExitStack
+) -> RankPool | None:
+    """Start processes for all runs, once it is sure that they can run; none where ranks share one GPU."""
+    check_runnable(scenario, device)
+    check_room(scenario, device, model, num_replicas=scenario.parallel.data, num_steps=_CALIBRATION_STEPS)
+    num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
+    if share_one_gpu(device, num_processes):
+        return None
+    return stack.enter_context(RankPool(num_processes, threads_per_rank=threads_per_rank))
 
 
 def _times(
