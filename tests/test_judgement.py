@@ -139,6 +139,9 @@ def test_lines_say_what_is_faster_and_why_it_is_not_advised():
     assert "Faster, but not advised: full -50.0 % (no headroom), elsewhere -25.0 % (not in Megatron)." in text
     assert "Runs in Megatron." in text
     assert "not advised" not in lines_of(best)
+    near = run_of(1.99, 10, label="near")
+    assert "A tie within 2 %: near." in lines_of(best, near, own=best)
+    assert "A tie" not in lines_of(best, near, own=best, framework="megatron")
 
 
 def test_lines_say_when_nothing_leaves_the_headroom_nothing_fits_or_no_framework_runs_it():

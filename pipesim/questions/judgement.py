@@ -98,7 +98,8 @@ class Judgement(Generic[R]):
     def ties(self) -> tuple[JudgedResult[R], ...]:
         """Rows that can be advised too and differ by no more than predictions can tell apart."""
         best = self.best
-        return tuple(r for r in self.rows if r.tie and r is not best and r.standing == best.standing)
+        alike = [row for row in self.rows if row.tie and row is not best and row.standing == best.standing]
+        return tuple(row for row in alike if self.framework is None or row.runs_by or not best.runs_by)
 
     @property
     def gain(self) -> float | None:
