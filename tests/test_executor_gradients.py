@@ -147,3 +147,10 @@ def test_a_model_s_skip_connections_must_be_the_schedule_s(pool: RankPool) -> No
     unet = FactoryWorkload("executor_models:unet", dtype="float64")
     with pytest.raises(ExecutionError, match="skip connections"):
         pool.run(Job(lower(generate("1f1b", Shape(2, 1, 2))), unet, "cpu"))
+
+
+def test_slices_of_unlike_length_leave_gradients_as_they_are(pool: RankPool) -> None:
+    schedule = generate("seq1f1b", Shape(2, 1, 3, {"num_slices": 3, "slice_lengths": [5, 1, 2]}))
+    job = Job(lower(schedule), WORKLOAD, "cpu", num_steps=2, keep_state=True)
+    error, _ = worst(pool.run(job), reference(job))
+    assert error < 1e-12

@@ -16,6 +16,7 @@ from pipesim.errors import ScenarioError, ScheduleError
 from pipesim.evidence.calibration.from_runs import samples_of_run
 from pipesim.evidence.validation import validate
 from pipesim.executor.run import read_run
+from pipesim.executor.torch_runtime import torch_schedule
 from pipesim.ir import dependencies, find_hang, lower
 from pipesim.ir.actions import SENDS, Op
 from pipesim.prediction import predict
@@ -145,6 +146,8 @@ def test_frameworks_that_send_to_neighbours_only_refuse_with_the_reason():
         assert "neighbouring stages only; skip connections go from stage 0 to 3" in "".join(
             check_schedule(found.schedule, framework)
         )
+    with pytest.raises(ScheduleError, match="torch sends between neighbouring stages only"):
+        torch_schedule(found.schedule, [])
     near = predict(stated(costs=COSTS | {"skips": [{"source": 0, "target": 1, "bytes": "1 MB"}]}))
     assert near.frameworks == FRAMEWORKS
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pipesim.errors import ScheduleError
 from pipesim.ir import check_messages, has_messages, validate
 from pipesim.ir.actions import Schedule
-from pipesim.ir.torch_limits import torch_refusals
+from pipesim.ir.torch_limits import far_skips, torch_refusals
 from pipesim.reading import csv_rows
 from pipesim.schedules.registry import Shape, family, generate
 
@@ -142,14 +142,10 @@ def skip_refusals(schedule: Schedule, framework: str) -> tuple[str, ...]:
     Torch's stages send to the next and the one before (github.com/pytorch/pytorch/issues/127964), and so do
     Megatron's and DeepSpeed's, which hand what a later stage needs on from stage to stage.
     """
-    far = [(source, target) for source, target in schedule.skips if target > source + 1]
-    if not far:
+    words = far_skips(schedule)
+    if not words:
         return ()
-    words = ", ".join(f"{source} to {target}" for source, target in sorted(set(far))[:3])
-    more = "" if len(set(far)) <= 3 else f" and {len(set(far)) - 3} more"
-    return (
-        f"{framework} sends between neighbouring stages only; skip connections go from stage {words}{more}",
-    )
+    return (f"{framework} sends between neighbouring stages only; skip connections go from {words}",)
 
 
 def _own_order_reasons(computations: Schedule, framework: str) -> Iterator[str]:
