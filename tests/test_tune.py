@@ -241,6 +241,12 @@ def test_the_verb_measures_and_verifies_on_the_device(uneven, tmp_path) -> None:
     assert found.kept in (found.in_use, found.best)
 
 
+def test_ranks_that_share_a_gpu_need_our_executor(uneven, monkeypatch) -> None:
+    monkeypatch.setattr(steps_of_tuning, "share_one_gpu", lambda *_: True)
+    with pytest.raises(ScenarioError, match="--runtime pipesim"):
+        pipesim.tune(uneven, device="cpu")
+
+
 def test_the_command_line(uneven, tmp_path) -> None:
     csv = tmp_path / "best.csv"
     asked = ["tune", uneven.file, "-o", str(csv), "--set", "batch.microbatches=4"]

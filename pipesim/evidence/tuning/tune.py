@@ -96,7 +96,7 @@ def tune(
         raise ScenarioError("needs a device to run on: cpu, cuda or emulated", key="--verify")
     with ExitStack() as stack:
         if device is not None and pool is None:
-            pool = _new_pool(scenario, device, model, threads_per_rank, stack)
+            pool = _new_pool(scenario, device, model, runtime, threads_per_rank, stack)
         times = _times(scenario, measured, counts, device, model, runtime, pool, progress)
         found = choose(scenario, in_use, times, max_in_flight=max_in_flight, budget=budget, progress=progress)
         if not verify or found.best is found.in_use:
@@ -106,13 +106,23 @@ def tune(
 
 
 def _new_pool(
-    scenario: ResolvedScenario, device: str, model: str | None, threads_per_rank: int, stack: ExitStack
+    scenario: ResolvedScenario,
+    device: str,
+    model: str | None,
+    runtime: str,
+    threads_per_rank: int,
+    stack: ExitStack,
 ) -> RankPool | None:
     """Start processes for all runs, once it is sure that they can run; none where ranks share one GPU."""
     check_runnable(scenario, device)
     check_room(scenario, device, model, num_replicas=scenario.parallel.data, num_steps=_CALIBRATION_STEPS)
     num_processes = max(2, scenario.parallel.pipeline * scenario.parallel.data)
     if share_one_gpu(device, num_processes):
+        if runtime != "pipesim":
+            raise ScenarioError(
+                f"found {runtime!r}; ranks that share one GPU run in our executor only: --runtime pipesim",
+                key="--runtime",
+            )
         return None
     return stack.enter_context(RankPool(num_processes, threads_per_rank=threads_per_rank))
 
