@@ -30,7 +30,7 @@ from pipesim.executor.run import Run
 from pipesim.executor.stage import AnyStage, Boundary, probe
 from pipesim.executor.steps import Steps, make_stage, row_bytes, trainable
 from pipesim.executor.stream_device import StreamDevice
-from pipesim.executor.streams import Stream
+from pipesim.executor.streams import DeviceQueue
 from pipesim.executor.transport import LocalTransport
 from pipesim.executor.workload import EmulatedWorkload
 from pipesim.ir.actions import Op
@@ -42,7 +42,7 @@ HOST_SHARE = "host_share_of_step"
 
 
 def run_in_lanes(
-    job: Job, *, programs: Sequence[RankProgram] | None = None, streams: Sequence[Stream] | None = None
+    job: Job, *, programs: Sequence[RankProgram] | None = None, streams: Sequence[DeviceQueue] | None = None
 ) -> list[RankResult]:
     """Run a job in this process.
 
@@ -52,7 +52,7 @@ def run_in_lanes(
         One replica of a model.
     programs : sequence of RankProgram, optional
         What the ranks do, if not what the schedule says.
-    streams : sequence of Stream, optional
+    streams : sequence of DeviceQueue, optional
         One a rank; without, ranks take turns on the CPU.
 
     Raises
@@ -71,7 +71,9 @@ def run_in_lanes(
 class Lanes:
     """The ranks of one process, and what they share; see `run_in_lanes`."""
 
-    def __init__(self, job: Job, programs: Sequence[RankProgram], streams: Sequence[Stream] | None) -> None:
+    def __init__(
+        self, job: Job, programs: Sequence[RankProgram], streams: Sequence[DeviceQueue] | None
+    ) -> None:
         assert not isinstance(job.workload, EmulatedWorkload)
         self.job = job
         self.streams = streams
@@ -191,12 +193,12 @@ class Lanes:
 class _LaneCollectives:
     """What lanes do together: sum a stage's gradients over its copies, and come to the optimizer."""
 
-    def __init__(self, streams: Sequence[Stream] | None) -> None:
-        self.stream: Stream | None = None
+    def __init__(self, streams: Sequence[DeviceQueue] | None) -> None:
+        self.stream: DeviceQueue | None = None
         """Of the lane whose turn it is."""
         self._streams = streams or ()
         self._copies: dict[int, list[nn.Module]] = {}
-        self._asked: dict[int, list[tuple[Stream, Any]]] = {}
+        self._asked: dict[int, list[tuple[DeviceQueue, Any]]] = {}
         self._num_asked: dict[int, int] = {}
         self._num_met = 0
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from pipesim.executor.device import COLUMNS, Nanoseconds
 from pipesim.executor.instructions import Instruction, Unit
-from pipesim.executor.streams import Stream, Tie, tie
+from pipesim.executor.streams import DeviceQueue, Tie, tie
 
 
 class StreamDevice:
@@ -21,11 +21,11 @@ class StreamDevice:
     ----------
     num_rows : int
         Rows of the rank's program.
-    stream : Stream
+    stream : DeviceQueue
         Where computations run.
     """
 
-    def __init__(self, num_rows: int, stream: Stream) -> None:
+    def __init__(self, num_rows: int, stream: DeviceQueue) -> None:
         self.torch_device = stream.device
         self.stream = stream
         self.clock_bound_ns = 0

@@ -13,7 +13,7 @@ from torch import Tensor
 _NUM_BRACKETS = 20
 
 
-class Stream(Protocol):
+class DeviceQueue(Protocol):
     """One queue of a device."""
 
     device: torch.device
@@ -88,7 +88,7 @@ class Tie:
     bound_ns: int
 
 
-def tie(stream: Stream) -> Tie:
+def tie(stream: DeviceQueue) -> Tie:
     """Find out when an idle stream reaches a mark: the narrowest of some brackets by the host's clock.
 
     The first mark of a stream may wait for the driver; it is not counted.

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipesim.executor.stage import Boundary
-from pipesim.executor.streams import Stream
+from pipesim.executor.streams import DeviceQueue
 
 
 class Transport(Protocol):
@@ -168,7 +168,7 @@ class LocalTransport:
     matches_by_number = True
 
     def __init__(self) -> None:
-        self.stream: Stream | None = None
+        self.stream: DeviceQueue | None = None
         """Of the lane whose turn it is; None on a CPU."""
         self._there: dict[int, tuple[Tensor, Any]] = {}
 

@@ -14,6 +14,13 @@ from typing import Any, Literal, Self, cast
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.hardware import Cluster
+from pipesim.scenario.resolved_conditions import Documents as Documents
+from pipesim.scenario.resolved_conditions import Jitter as Jitter
+from pipesim.scenario.resolved_conditions import Reliability as Reliability
+from pipesim.scenario.resolved_model import Experts as Experts
+from pipesim.scenario.resolved_model import LatentAttention as LatentAttention
+from pipesim.scenario.resolved_model import TorchModel as TorchModel
+from pipesim.scenario.resolved_model import Transformer as Transformer
 
 RANK_ORDER = ("tp", "cp", "ep", "dp", "pp")
 """Megatron-LM's default: tensor-parallel devices are neighbours, pipeline ranks lie farthest apart."""
@@ -33,91 +40,9 @@ ExpertDispatch = Literal["alltoall", "deepep", "hybridep"]
 
 ContextExchange = Literal["ring", "all-gather", "ulysses", "hierarchical"]
 
+USUAL_RELIABILITY = Reliability(50_700 * 3600.0, 600.0, 60.0, None, 30.0, 200)
+
 ActivationFormat = Literal["32-bit", "16-bit", "fp8", "mxfp8", "nvfp4"]
-
-
-@dataclass(frozen=True, slots=True)
-class Experts:
-    """MLPs of which every token takes a few, in place of the one MLP of some or all layers."""
-
-    num_experts: int
-    num_experts_per_tok: int
-    intermediate_size: int
-    """Width of one expert."""
-    shared_intermediate_size: int
-    """Width of the experts that every token takes, together; 0 where there are none."""
-    in_layer: tuple[bool, ...]
-    """Which layers have experts, one entry a layer."""
-    imbalance: float
-    """Tokens of the busiest device over the mean of its expert-parallel group."""
-    num_groups: int = 1
-    """Groups of neighbouring experts, of which a token's router first chooses some."""
-    num_groups_per_tok: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
-    """Keys, values and queries made from narrow latent vectors (multi-head latent attention)."""
-
-    q_lora_rank: int | None
-    """None: queries come from the hidden state at once."""
-    kv_lora_rank: int
-    qk_nope_head_dim: int
-    qk_rope_head_dim: int
-    """Positional part of a head; on the keys' side all heads share it."""
-    v_head_dim: int
-
-
-@dataclass(frozen=True, slots=True)
-class Transformer:
-    """Shape of a decoder-only transformer; names follow the Hugging Face configuration."""
-
-    name: str
-    num_hidden_layers: int
-    hidden_size: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    intermediate_size: int
-    """Width of the MLP of layers without experts."""
-    vocab_size: int
-    seq_length: int
-    gated_mlp: bool
-    """Three MLP matrices (gate, up, down) in place of two."""
-    tie_word_embeddings: bool
-    biases: bool
-    """Linear layers and norms carry bias vectors (GPT); otherwise none, and norms are RMS norms (Llama)."""
-    num_learned_positions: int
-    """Rows of a learned position embedding; 0 for rotary positions."""
-    source: str
-    experts: Experts | None = None
-    latent_attention: LatentAttention | None = None
-    num_nextn_predict_layers: int = 0
-    """Layers behind the last, each of which predicts one more token (DeepSeek-V3, arXiv 2412.19437, 2.2)."""
-
-    @property
-    def prediction_layers(self) -> tuple[bool, ...]:
-        """Whether each of them has experts: as the last layer does."""
-        return (self.has_experts(self.num_hidden_layers - 1),) * self.num_nextn_predict_layers
-
-    @property
-    def embeds_twice(self) -> bool:
-        """Whether the last stage needs the embedding too: for its head, or for what it predicts beyond."""
-        return self.tie_word_embeddings or self.num_nextn_predict_layers > 0
-
-    def has_experts(self, layer: int) -> bool:
-        """Whether layer 0..L-1 has experts in place of one MLP."""
-        return self.experts is not None and self.experts.in_layer[layer]
-
-
-@dataclass(frozen=True, slots=True)
-class TorchModel:
-    """A user's model in PyTorch: ``module:factory`` names a function that returns its layers."""
-
-    name: str
-    factory: str
-    directory: str
-    """The scenario's folder, where the module is looked for first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,67 +275,6 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True)
-class Documents:
-    """Lengths of the documents that sequences are packed with, lognormal."""
-
-    mean_tokens: float
-    sigma: float
-    """Of the logarithm of a length."""
-    split: Literal["sequence", "document"]
-    """What context-parallel devices share alike: every sequence, or every document."""
-
-
-@dataclass(frozen=True, slots=True)
-class Jitter:
-    """How much times differ: sigmas of lognormal factors with mean one, and ranks that are slow."""
-
-    compute: float = 0.0
-    """Of every computation, drawn each time."""
-    devices: float = 0.0
-    """Of every rank of every replica, drawn once a step."""
-    network: float = 0.0
-    """Of the bytes of every message between ranks."""
-    slow_ranks: dict[int, float] = field(default_factory=dict)
-    """Pipeline rank -> factor on all of its computations, in every replica."""
-    documents: Documents | None = None
-    """Of which sequences are packed; None: a sequence is one document."""
-    experts: float = 0.0
-    """Of the tokens of the busiest device that shares out experts, for each stage and microbatch; replicas
-    wait for each other's tokens and have it in common."""
-
-    @property
-    def random(self) -> bool:
-        """Whether anything is drawn, so that repeats differ."""
-        return self.sets_replicas_apart or bool(self.experts)
-
-    @property
-    def sets_replicas_apart(self) -> bool:
-        """Whether replicas differ."""
-        return bool(self.compute or self.devices or self.network or self.documents is not None)
-
-    def without_chance(self) -> Jitter | None:
-        """Leave what is not drawn; None where that is nothing."""
-        return Jitter(slow_ranks=self.slow_ranks) if self.slow_ranks else None
-
-
-@dataclass(frozen=True, slots=True)
-class Reliability:
-    """Failures and checkpoints of a run of days."""
-
-    mtbf_per_gpu_s: float
-    """Mean time between failures of one device with its share of everything else."""
-    restart_s: float
-    """From a failure to training again, at the last checkpoint."""
-    checkpoint_s: float
-    """How long writing a checkpoint keeps training waiting."""
-    interval_s: float | None
-    """Training between checkpoints; None: the best."""
-    days: float
-    num_runs: int
-    """Simulated runs of that many days."""
-
-
-@dataclass(frozen=True, slots=True)
 class DirectCosts:
     """Costs stated in the scenario in place of a model and a cluster.
 
@@ -490,7 +354,7 @@ class ResolvedScenario:
     """What is legal and yet probably not what was meant, or rests on borrowed numbers."""
     network_mode: Literal["fair", "fifo", "ideal"] = "fair"
     """How traffic shares wires: max-min fair, first come first served, or each as if it were alone."""
-    reliability: Reliability = Reliability(50_700 * 3600.0, 600.0, 60.0, None, 30.0, 200)
+    reliability: Reliability = USUAL_RELIABILITY
     jitter: Jitter | None = None
     """None: all devices and all steps are alike."""
     all_reduce: Literal["ring", "tree", "two-level", "in-network"] | None = None
