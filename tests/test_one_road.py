@@ -189,5 +189,5 @@ def test_no_module_but_the_road_chooses_what_times_a_scenario():
             for file in root.rglob("*.py")
             if f"pipesim.{name}" in file.read_text() and not file.is_relative_to(root / name.split(".")[0])
         }
-        # The search counts the room that a placement leaves.
-        assert users <= {"prediction", "__init__.py", "search"}, name
+        # The search counts the room that a placement leaves, and auto the memory of the order found.
+        assert users <= {"prediction", "__init__.py", "search", "schedules"}, name

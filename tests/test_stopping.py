@@ -75,9 +75,11 @@ def test_what_does_not_end_on_a_signal_is_ended():
         "from pipesim.cli import stopping; import os, time\n"
         "stopping.GRACE_S = 0.2\n"
         "stopping.listen()\n"
-        "print('ready', flush=True)\n"
+        "said = False\n"
         "while True:\n"
-        "    try: time.sleep(60)\n"
+        "    try:\n"
+        "        said = said or not print('ready', flush=True)\n"
+        "        time.sleep(60)\n"
         "    except BaseException: pass\n"
     )
     with start(code) as process:
