@@ -34,7 +34,7 @@ from pipesim.executor.models import build_model, build_stage, sample
 from pipesim.executor.shared_parameters import refuse_untied
 from pipesim.executor.stage import Boundary
 from pipesim.executor.stream_device import StreamDevice
-from pipesim.executor.streams import Stream
+from pipesim.executor.streams import DeviceQueue
 from pipesim.executor.torch_runtime import torch_schedule
 from pipesim.executor.wire import boundaries_from_json, boundaries_to_json
 from pipesim.executor.workload import EmulatedWorkload
@@ -110,7 +110,7 @@ class TorchRank:
     output_of : Callable
         Gives what `boundaries_to_json` makes of a stage's output, of which a rank that holds the stage
         finds it out.
-    stream : Stream, optional
+    stream : DeviceQueue, optional
         Where a GPU's computations are queued.
 
     Raises
@@ -126,7 +126,7 @@ class TorchRank:
         group: Any,
         on_row: Callable[[int], None],
         output_of: Callable[[int, Callable[[], list[Any]] | None], Any] = lambda stage, find: find and find(),
-        stream: Stream | None = None,
+        stream: DeviceQueue | None = None,
     ) -> None:
         self.job = job
         self.program = program
