@@ -13,7 +13,12 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.costs import build_costs
-from pipesim.costs.traced.pipeline_model import load_pipeline_model, stage_skips
+from pipesim.costs.traced.pipeline_model import (
+    import_factory,
+    load_pipeline_model,
+    searching,
+    stage_skips,
+)
 from pipesim.costs.traced.times import KERNELS_OF_A_LAYER, kernel_rates, layer_times
 from pipesim.costs.traced.trace import trace_model
 from pipesim.costs.traced.traced_memory import stage_bytes
@@ -105,6 +110,19 @@ def test_sdxl_has_the_parameters_of_its_public_checkpoint():
     with torch.device("meta"):
         layers = [layer() for layer in model.layers]
     assert sum(p.numel() for layer in layers for p in layer.parameters()) == 2_567_463_684
+
+
+def test_a_small_t5_learns_through_every_parameter():
+    with searching(str(SCENARIOS)):
+        factory = import_factory("t5:t5", str(SCENARIOS))
+        model = factory(2, width=32, inner=64, num_heads=4, num_layers=2, lengths=(6, 4))
+    layers = [layer() for layer in model.layers]
+    whole = StageModule(layers, sliced=False, taken=[model.taken_by(at) for at in range(len(layers))])
+    inputs, targets = model.sample(torch.Generator().manual_seed(0))
+    output, _, _ = whole(inputs)
+    assert output.shape == (2, 4, 32_128)
+    model.loss(output, targets).backward()
+    assert all(parameter.grad is not None for parameter in whole.parameters())
 
 
 def test_held_bytes_of_a_stage_with_skips_are_what_autograd_saves_for_real():
