@@ -128,7 +128,7 @@ def _set_table(reports: list[Report]) -> Table:
                 optional(report.errors(explained=True).mape, percent),
                 f"{report.num_groups_ranked} of {report.num_groups}" if report.num_groups else "-",
                 str(len(report.rows) - errors.num_rows),
-                report.published.fitted or "not fitted",
+                ", ".join(report.published.fitted) or "not fitted",
             ]
         )
     return Table("", columns, lines)

@@ -65,22 +65,22 @@ def calibrate(
 
 
 def _fit_published(name: str, output: Path | None, *, as_json: bool) -> None:
-    from pipesim.evidence.calibration.presets_from_tables import calibrate_published, recipe_of
+    from pipesim.evidence.calibration.presets_from_tables import calibrate_published
+    from pipesim.evidence.calibration.recipes import recipe_of
 
     with terminal.progress_bar("fitting", quiet=as_json) as progress:
         found = calibrate_published(recipe_of(name), progress=progress)
     if output is not None:
         preset = found.recipe.preset
-        _write_yaml(
-            {preset: dict(found.values)}, output, lambda content: {"preset": preset} | content[preset]
-        )
+        document = {preset: {**found.preset_keys(), "domains": [one.to_keys() for one in found.domains]}}
+        _write_yaml(document, output, lambda content: {"preset": preset} | content[preset])
     if as_json:
         terminal.print_json(found.to_dict())
         return
     terminal.show(
         _parameter_table(found),
         _fit_table(found),
-        f"nine of ten rows, each predicted without its fold, lie within {found.error_band:.1%}",
+        _domain_table(found),
     )
 
 
@@ -103,6 +103,20 @@ def _fit_table(found: PresetFit) -> Table:
         for one in found.to_dict()["sets"]
     ]
     return Table("", columns, rows)
+
+
+def _domain_table(found: PresetFit) -> Table:
+    columns = ["domain", "rows", "models", "half-width, model seen", "not seen", "new release"]
+    rows = [
+        [
+            "MoE" if one.experts else "dense",
+            str(one.rows),
+            str(len(one.models)),
+            *(f"{width:.3f}" for width in (one.seen, one.unseen, one.new_release)),
+        ]
+        for one in found.domains
+    ]
+    return Table("nine of ten rows, log of measured over predicted", columns, rows)
 
 
 def _fit_measured(table: Path, scenario: Path | None, output: Path | None, *, as_json: bool) -> None:

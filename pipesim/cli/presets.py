@@ -45,8 +45,8 @@ def _figures(preset: Preset) -> str:
             layers, width = fields["num_hidden_layers"], fields["hidden_size"]
             return f"{layers} layers of {width}, {fields['seq_length']} tokens"
         case "efficiency":
-            band = fields.get("error_band")
-            return f"gemm {fields['gemm']:.0%}, " + (f"within {band:.0%}" if band else "not measured")
+            rows = sum(domain["rows"] for domain in fields.get("domains", []))
+            return f"gemm {fields['gemm']:.0%}, " + (f"{rows} measured rows" if rows else "not measured")
         case "machines":
             link = fields["inter_node"]
             cards = f"{fields['nics_per_node']} x {link if isinstance(link, str) else link['name']}"

@@ -14,6 +14,7 @@ from pipesim.ir.timeline import Timeline
 from pipesim.metrics import StepMetrics, rank_frame
 from pipesim.prediction.step_breakdown import step_breakdown
 from pipesim.scenario import ResolvedScenario
+from pipesim.scenario.domain import Band, band_of
 from pipesim.schedules.frameworks import FRAMEWORKS, check_schedule, skip_refusals, verdict
 
 if TYPE_CHECKING:
@@ -103,18 +104,22 @@ class Prediction:
 
     @property
     def band_s(self) -> tuple[float, float] | None:
-        """Least and greatest step time within the error band of the efficiency; None without one."""
-        efficiency = self.scenario.efficiency
-        if efficiency is None or efficiency.error_band is None:
-            return None
-        factor, step_time_s = 1 + efficiency.error_band, float(self.step_time_s)
-        return step_time_s / factor, step_time_s * factor
+        """Least and greatest step time of nine in ten; None where nobody measured."""
+        return None if self.band is None else self.band.around(float(self.step_time_s))
+
+    @property
+    def band(self) -> Band | None:
+        """How sure the step time is, and what that rests on; None where nobody measured."""
+        return band_of(self.scenario, self.schedule.name)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What is legal and yet probably not what was meant, or rests on borrowed numbers."""
         alone = ("timed as if nothing shared a wire",) if self.timed_by == "compiled alone" else ()
-        return (*self.scenario.warnings, *alone)
+        band = self.band
+        is_beyond = band is not None and (band.extrapolated or band.is_new_schedule)
+        beyond = (band.warning,) if band is not None and is_beyond else ()
+        return (*self.scenario.warnings, *beyond, *alone)
 
     @property
     def inferred(self) -> dict[str, str]:
@@ -172,6 +177,7 @@ class Prediction:
         return {
             **_plain(asdict(self.metrics)),
             "step_time_band_s": _plain(self.band_s),
+            "step_time_band": None if self.band is None else _plain(asdict(self.band)),
             "step_breakdown": _plain(self.breakdown),
             "synchronous": self.synchronous,
             "asynchrony": None if self.asynchrony is None else _plain(asdict(self.asynchrony)),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import get_args
 
 from pipesim import units
 from pipesim.errors import ScenarioError
+from pipesim.scenario.domain import BORROWED_HALF_WIDTH, domain_from_keys
 from pipesim.scenario.hardware import PEAK_OF, Accelerator, Cluster, Link, Switches
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_groups import resolve_groups
@@ -22,9 +24,7 @@ from pipesim.scenario.schema import (
 
 FP8_DISPATCH_BYTES = 1 + 4 / 128
 """A byte a value and a 32-bit scale for each 128 of them (arXiv 2412.19437, section 3.3)."""
-BORROWED_ERROR_BAND = 0.5
-"""Of numbers fitted on another accelerator or to other software: torchtitan's published step times, predicted
-with NeMo's numbers, are off by about that."""
+BORROWED_ERROR_BAND = math.expm1(BORROWED_HALF_WIDTH)
 
 
 def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
@@ -163,6 +163,8 @@ def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, no
         sort_passes=keys.sort_passes,
         expert_layer_floor_s=float(keys.expert_layer_floor),
         gradient_overlap=keys.gradient_overlap,
+        domains=tuple(domain_from_keys(domain) for domain in keys.domains),
+        release=keys.release,
         attention=keys.attention,
         attention_kernel=keys.attention_kernel,
         memory=keys.memory,
@@ -176,7 +178,7 @@ def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, no
         weight_gradient_placeholders=keys.weight_gradient_placeholders,
         scatter_gather=keys.scatter_gather,
         step_overhead_s=float(keys.step_overhead),
-        error_band=keys.error_band if fitted else BORROWED_ERROR_BAND,
+        error_band=keys.error_band if fitted else None,
         source=keys.source,
         fitted=fitted,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from pipesim.errors import ScenarioError
@@ -108,6 +107,20 @@ def price(keys: AnyScenarioKeys, cluster: Cluster | None, parallel: Parallel, no
     return price
 
 
+def hides_gradients(
+    keys: AnyScenarioKeys, parallel: Parallel, efficiency: Efficiency | None, notes: Notes
+) -> bool:
+    """Whether the set's software reduces gradients beside backwards, where the scenario says nothing."""
+    if efficiency is None or not efficiency.gradient_overlap or parallel.num_replicas == 1:
+        return False
+    if keys.parallel.overlap_gradients is not None or keys.optimizer not in (None, "plain", "sharded"):
+        return False
+    notes.echo["parallel.overlap_gradients"] = (
+        f"in closed form (default of {efficiency.name}'s software; true simulates every bucket)"
+    )
+    return True
+
+
 def scatter_gather(
     keys: AnyScenarioKeys, parallel: Parallel, efficiency: Efficiency | None, notes: Notes
 ) -> bool:
@@ -146,10 +159,10 @@ def hides_gradients(
 
 def borrowed(efficiency: Efficiency, notes: Notes) -> Efficiency:
     """Say of a set that was fitted to transformers that it is used for something else."""
-    if not efficiency.fitted or efficiency.error_band is None:
+    if not efficiency.fitted or (efficiency.error_band is None and not efficiency.domains):
         return efficiency
     notes.warnings.append(
         f"efficiency {efficiency.name} was fitted to transformers: for a torch model its numbers are "
         f"borrowed, and the step time may be off by {BORROWED_ERROR_BAND:.0%}"
     )
-    return replace(efficiency, error_band=BORROWED_ERROR_BAND)
+    return efficiency

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, cast
 
 from pipesim.errors import ScenarioError
+from pipesim.scenario.domain import Domain
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.resolved_conditions import Documents as Documents
 from pipesim.scenario.resolved_conditions import Jitter as Jitter
@@ -208,8 +209,13 @@ class Efficiency:
     """Factor on all compute rates by accelerator; no entry: 1."""
     gradient_overlap: bool = False
     """Whether the software reduces gradients beside the backward unless told otherwise."""
+    domains: tuple[Domain, ...] = ()
+    """What the set's rows cover, and how far off it is there."""
+    release: str | None = None
+    """Of the software that is asked about; None: one that the set was fitted to."""
     error_band: float | None = None
-    """Nine of ten predictions lie within this share of the measured step time; None where nobody measured."""
+    """Share of the measured step time within which nine of ten predictions are stated to lie, in place of
+    what the domains tell; None: nothing is stated."""
 
     def gemm_in(self, number_format: str) -> float:
         """Share of the peak of a number format that matrix multiplications reach."""

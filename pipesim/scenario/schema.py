@@ -215,6 +215,25 @@ class CostKeys(Keys):
     optimizer: Seconds | None = Field(None, description="the optimizer's step; 0 s by default")
 
 
+class DomainKeys(Keys):
+    """One of ``efficiency.domains:``, as `pipesim calibrate --published` writes them."""
+
+    experts: bool = Field(description="whether its models have experts")
+    rows: CountOrZero = Field(description="number of measured rows")
+    models: tuple[str, ...] = Field(strict=False, description="models, as width x MLP x heads")
+    cards: tuple[str, ...] = Field(strict=False, description="accelerators")
+    formats: tuple[str, ...] = Field(strict=False, description="formats of products")
+    sharding: tuple[str, ...] = Field(strict=False, description="what replicas shared out")
+    schedules: tuple[str, ...] = Field(strict=False, description="schedules")
+    releases: tuple[str, ...] = Field(strict=False, description="releases of the software")
+    context: Count = Field(description="most context-parallel devices")
+    expert: Count = Field(description="most expert-parallel devices")
+    nodes: Count = Field(description="most nodes")
+    seen: NumberOrZero = Field(description="half-width of the log of measured over predicted, seen models")
+    unseen: NumberOrZero = Field(description="the same, models without rows")
+    new_release: NumberOrZero = Field(description="added in quadrature for releases without rows")
+
+
 class EfficiencyKeys(Keys):
     """``efficiency:`` written out; see `pipesim.scenario.resolved.Efficiency`."""
 
@@ -249,6 +268,8 @@ class EfficiencyKeys(Keys):
     weight_gradient_placeholders: bool = Field(False, description="a spare buffer for each weight shape")
     scatter_gather: bool = Field(False, description="whether pipeline messages are cut among tensor devices")
     step_overhead: Seconds = Field(0.0, description="time of a step beside all that is modelled")
+    domains: tuple[DomainKeys, ...] = Field((), strict=False, description="what was measured, how far off")
+    release: str | None = Field(None, description="release of the software that is asked about")
     error_band: Share | None = Field(None, description="share within which nine of ten predictions lie")
     fitted_on: tuple[str, ...] = Field((), strict=False, description="accelerators it was fitted on")
     source: str = Field("the scenario", description="where the numbers are from")

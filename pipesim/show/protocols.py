@@ -10,6 +10,7 @@ from pipesim.ir.actions import Schedule
 from pipesim.ir.timeline import Timeline
 from pipesim.metrics import StepMetrics
 from pipesim.scenario import ResolvedScenario
+from pipesim.scenario.domain import Band
 from pipesim.schedules import Shape
 
 # ruff: noqa: D102
@@ -47,6 +48,8 @@ class TimedRun(Protocol):
     def notes(self) -> tuple[str, ...]: ...
     @property
     def breakdown(self) -> Mapping[str, Any]: ...
+    @property
+    def band(self) -> Band | None: ...
     @property
     def band_s(self) -> tuple[float, float] | None: ...
     @property

@@ -26,7 +26,6 @@ def notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
     changes_for_memory : Callable
         Finds what would make a result fit, where none does.
     """
-    scenario = results[0].scenario
     yield from urgent_notes(results, changes_for_memory)
     for result in results:
         for refusal in result.notes:
@@ -42,17 +41,16 @@ def notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
             )
     yield from _overhead_notes(results)
     yield from _memory_notes(results)
-    if scenario.efficiency is not None and scenario.efficiency.error_band is not None:
-        yield (
-            f"note: of ten step times predicted with {scenario.efficiency.name}, nine lie within "
-            f"{scenario.efficiency.error_band:.0%} of the measured ones"
-        )
+    bands = [result.band for result in results if result.band is not None]
+    for sentence in dict.fromkeys(band.sentence for band in bands):
+        yield f"note: {sentence}"
 
 
 def urgent_notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:
     """Give what must not be missed: warnings, impossible measurements, and what helps where nothing fits."""
     for warning in results[0].scenario.warnings:
         yield f"warning: {warning}"
+    yield from _extrapolated(results)
     yield from _impossible(results)
     yield from _regrouped_notes(results)
     yield from _changes_that_help(results, changes_for_memory)
@@ -66,6 +64,16 @@ def _regrouped_notes(results: Sequence[TimedRun]) -> Iterator[str]:
             by_words.setdefault(words, []).append(result.label)
     for words, labels in by_words.items():
         yield f"note: {words}: {', '.join(labels)}"
+
+
+def _extrapolated(results: Sequence[R]) -> Iterator[str]:
+    """Say what the rows of the efficiency set do not cover."""
+    bands = [(result, result.band) for result in results if result.band is not None]
+    for words in dict.fromkeys(words for _, band in bands for words in band.extrapolated):
+        yield f"warning: extrapolated: {words}"
+    unmeasured = dict.fromkeys(result.schedule.name for result, band in bands if band.is_new_schedule)
+    if unmeasured:
+        yield f"warning: extrapolated: no measured row under {', '.join(unmeasured)}"
 
 
 def _changes_that_help(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterator[str]:

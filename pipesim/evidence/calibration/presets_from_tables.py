@@ -13,89 +13,32 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.errors import ScenarioError
+from pipesim.evidence.calibration.domains import found_domains, model_of
 from pipesim.evidence.calibration.least_squares import robust_fit
+from pipesim.evidence.calibration.linearised_fit import Linear, Unknowns, linearised_fit
+from pipesim.evidence.calibration.recipes import ANCHORS, BOUNDS, ROW_SCATTER, Recipe
+from pipesim.evidence.calibration.row_samples import Sample, has_experts
 from pipesim.evidence.published import (
     SETS,
     PublishedRow,
     halves,
     predict_row,
+    preset_of,
     resolved,
     usable,
     with_parameters,
 )
+from pipesim.evidence.published.judge import CARDS, card_factors
 from pipesim.evidence.published.published_row import in_hash_order
 from pipesim.prediction import Programs
-from pipesim.scenario import ResolvedScenario
+from pipesim.scenario.domain import Domain
+from pipesim.scenario.presets import get_preset
 
 FloatArray = npt.NDArray[np.float64]
 
 REPEAT_SCATTER = 0.02
 """Repeats of one configuration differ by 1 to 2 %: residuals well above it count linearly."""
 NUM_FOLDS = 10
-
-BOUNDS: Mapping[str, tuple[float, float, float]] = {
-    "gemm": (0.2, 0.7, 0.95),
-    "gemm_fp8": (0.2, 0.65, 0.95),
-    "attention": (0.1, 0.45, 0.95),
-    "layer_overhead_s": (0.0, 0.6e-3, 5e-3),
-    "unaligned_gemm": (0.3, 0.75, 1.0),
-    "tensor_collective_factor": (0.0, 1.0, 5.0),
-    "intra_node_bandwidth_factor": (0.1, 0.6, 1.0),
-    "pass_time_factor": (0.9, 1.05, 1.3),
-}
-"""Least, where a fit begins, greatest: of fields of `Efficiency`, and of the factor on pass times."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Which sets a preset is fitted on, and which of its fields.
-
-    With `sets_alike` sets weigh alike however many rows they have, otherwise rows do.
-    """
-
-    preset: str
-    sets: tuple[str, ...]
-    parameters: tuple[str, ...]
-    sets_alike: bool = False
-
-
-RECIPES: Mapping[str, Recipe] = {
-    recipe.preset: recipe
-    for recipe in (
-        Recipe("a100-megatron-2022", ("korthikanti",), ("gemm", "layer_overhead_s")),
-        Recipe("a100-megatron-2021", ("sc21",), ("gemm", "layer_overhead_s")),
-        Recipe("a100-megatron-deepspeed-vtrain", ("vtrain",), ("gemm", "layer_overhead_s")),
-        Recipe(
-            "a100-megatron-deepspeed-bloom",
-            ("bloom", "bloom-batches"),
-            ("gemm", "layer_overhead_s", "tensor_collective_factor", "unaligned_gemm"),
-        ),
-        Recipe(
-            "a100-megatron",
-            ("korthikanti", "sc21", "vtrain"),
-            ("gemm", "layer_overhead_s"),
-            sets_alike=True,
-        ),
-        Recipe("a100-megatron-2024", ("vocabulary",), ("gemm", "attention", "layer_overhead_s")),
-        Recipe(
-            "h100-nemo",
-            ("nvidia", "mlperf"),
-            ("gemm", "gemm_fp8", "layer_overhead_s", "tensor_collective_factor"),
-        ),
-        Recipe("zero-bubble-pass-times", ("zero-bubble",), ("pass_time_factor",)),
-        Recipe("b200-megatron", ("simumax",), ("gemm", "attention", "intra_node_bandwidth_factor")),
-    )
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """A row ready to be predicted again and again."""
-
-    set_name: str
-    row: PublishedRow
-    scenario: ResolvedScenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +72,8 @@ class PresetFit:
         Smallest and largest value over the folds.
     errors : tuple of SetErrors
         One entry a set.
+    domains : tuple of Domain
+        What its rows cover, and how sure it is there.
     """
 
     recipe: Recipe
@@ -137,17 +82,28 @@ class PresetFit:
     all_rows: Mapping[str, float]
     ranges: Mapping[str, tuple[float, float]]
     errors: tuple[SetErrors, ...]
+    domains: tuple[Domain, ...]
 
-    @property
-    def error_band(self) -> float:
-        """Share of the measured time within which nine of ten rows lie, each predicted without its fold."""
-        return float(np.quantile(np.abs(np.concatenate([one.folds for one in self.errors])), 0.9))
+    def preset_keys(self) -> dict[str, Any]:
+        """Values as an efficiency preset states them."""
+        if set(self.values) == {"pass_time_factor"}:
+            return dict(self.values)
+        stated: dict[str, Any] = {
+            name.removesuffix("_s"): f"{1e3 * value:.4g} ms" if name.endswith("_s") else float(f"{value:.4g}")
+            for name, value in self.values.items()
+            if not name.startswith(CARDS)
+        }
+        if factors := {name: value for name, value in self.values.items() if name.startswith(CARDS)}:
+            cards = get_preset("efficiency", self.recipe.preset).fields["cards"]
+            found = card_factors(factors, cards)
+            stated["cards"] = {card: float(f"{value:.4g}") for card, value in found.items()}
+        return stated
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
         return {
             "preset": self.recipe.preset,
-            "error_band": self.error_band,
+            "domains": [domain.to_keys() for domain in self.domains],
             "parameters": {
                 name: {
                     "value": value,
@@ -178,30 +134,11 @@ def mape(errors: FloatArray) -> float | None:
     return float(np.abs(errors).mean()) if len(errors) else None
 
 
-def recipe_of(name: str) -> Recipe:
-    """Look a recipe up by its preset, or by a set that it is fitted on alone.
-
-    Raises
-    ------
-    ScenarioError
-        If there is none.
-    """
-    plain = name.strip().lower().replace("_", "-")
-    if plain in RECIPES:
-        return RECIPES[plain]
-    for recipe in RECIPES.values():
-        if recipe.preset == (SETS[plain].fitted if plain in SETS else None):
-            return recipe
-    raise ScenarioError(
-        f"nothing is fitted to {name!r}; presets with a fit: {', '.join(RECIPES)}; "
-        f"sets: {', '.join(name for name, one in SETS.items() if one.fitted)}"
-    )
-
-
 def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lambda _: None) -> PresetFit:
-    """Fit a recipe on half of its rows, judge it by the other half and by folds.
+    """Fit a recipe on half of its rows, judge it by the other half, by folds and by leaving models out.
 
-    The many rounds of a fit leave out that traffic meets on wires; the errors are those of `simulate`.
+    Fits without a fold or a model start from the slopes around the fit of all rows. The many rounds of a fit
+    leave out that traffic meets on wires; the errors are those of `simulate`.
 
     Parameters
     ----------
@@ -210,44 +147,85 @@ def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lam
     progress : Callable
         Told which fit begins.
     """
-    samples = [Sample(name, row, resolved(row)) for name in recipe.sets for row in usable(SETS[name].rows())]
-    first_ids = {
-        id(row) for name in recipe.sets for row in halves([s.row for s in samples if s.set_name == name])[0]
-    }
+    rows_of = {name: usable(SETS[name].rows()) for name in recipe.sets}
+    samples = [
+        Sample(name, row, resolved(row)) for name, rows in rows_of.items() for row in rows_with(recipe, rows)
+    ]
+    first_ids = {id(row) for rows in rows_of.values() for row in halves(rows)[0]}
     in_first = np.array([id(s.row) in first_ids for s in samples])
     problem = _PresetErrors(recipe)
     progress("one half")
     on_first = problem.fit([s for s in samples if id(s.row) in first_ids])
     progress("the other half")
-    on_other = problem.fit([s for s in samples if id(s.row) not in first_ids])
+    on_other = problem.fit([s for s in samples if id(s.row) not in first_ids], start=on_first)
     progress("all rows")
     on_all = problem.fit(samples, start=on_first)
-    by_folds = []
-    fold_errors = np.full(len(samples), np.nan)
-    for number, fold in enumerate(_folds(samples), start=1):
-        progress(f"all but fold {number}")
-        values = problem.fit([s for i, s in enumerate(samples) if i not in fold], start=on_all)
-        by_folds.append(values)
-        fold_errors[fold] = problem.errors([samples[i] for i in fold], values)
-    by_first, by_other, by_all = (problem.errors(samples, v) for v in (on_first, on_other, on_all))
+    progress("errors")
+    values = [fit.at.tolist() for fit in (on_first, on_other, on_all)]
+    by_first, by_other, by_all = (problem.errors(samples, one) for one in values)
+    without = _Without(problem, samples, on_all, by_all)
+    folds, models = without.each(_folds(samples)), without.each(_models(samples))
     crosswise = np.where(in_first, by_other, by_first)
 
     def of_set(name: str) -> SetErrors:
         here = np.array([s.set_name == name for s in samples])
         halves_of = by_first[here & in_first], by_first[here & ~in_first]
-        return SetErrors(name, *halves_of, crosswise[here], fold_errors[here], by_all[here])
+        return SetErrors(name, *halves_of, crosswise[here], folds.errors[here], by_all[here])
 
     return PresetFit(
         recipe,
-        values=problem.named(on_first),
-        other_half=problem.named(on_other),
-        all_rows=problem.named(on_all),
+        values=problem.named(values[0]),
+        other_half=problem.named(values[1]),
+        all_rows=problem.named(values[2]),
         ranges={
-            name: (min(values), max(values))
-            for name, values in zip(recipe.parameters, zip(*by_folds, strict=True), strict=True)
+            name: (min(found), max(found))
+            for name, found in zip(recipe.parameters, zip(*folds.values, strict=True), strict=True)
         },
         errors=tuple(map(of_set, recipe.sets)),
+        domains=tuple(found_domains(samples, crosswise, models.errors)),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """Fits without each of several parts, and the errors of the parts by them."""
+
+    values: list[list[float]]
+    errors: FloatArray
+
+
+class _Without:
+    """Fits of all rows but some, from the slopes around the fit of all."""
+
+    def __init__(
+        self, problem: _PresetErrors, samples: Sequence[Sample], on_all: Linear, by_all: FloatArray
+    ) -> None:
+        self.problem, self.on_all, self.by_all = problem, on_all, by_all
+        self.scatter = problem.scatter(samples)
+        self.weights = _set_weights(samples) if problem.sets_alike else None
+
+    def each(self, parts: Sequence[Sequence[int]]) -> _Left:
+        values, errors = [], np.full(len(self.by_all), np.nan)
+        for part in parts:
+            rest = np.setdiff1d(np.arange(len(self.by_all)), part)
+            best = self.on_all.at
+            if len(rest):
+                best = self.on_all.best(self.problem.unknowns, rest, self.weights)
+            moved = (self.on_all.of(best) - self.on_all.residuals)[list(part)] * self.scatter[list(part)]
+            errors[list(part)] = np.exp(np.log1p(self.by_all[list(part)]) + moved) - 1
+            values.append(best.tolist())
+        return _Left(values, errors)
+
+
+def rows_with(recipe: Recipe, rows: Sequence[PublishedRow]) -> list[PublishedRow]:
+    """Rows of a set that a recipe's preset predicts; all where it is no efficiency."""
+    return [row for row in rows if preset_of(row) in (*recipe.presets, None)]
+
+
+def _models(samples: Sequence[Sample]) -> list[list[int]]:
+    """List the indices of each model's rows."""
+    keys = [model_of(s.scenario) for s in samples]
+    return [[i for i, key in enumerate(keys) if key == one] for one in dict.fromkeys(keys)]
 
 
 def _folds(samples: Sequence[Sample]) -> list[list[int]]:
@@ -264,6 +242,7 @@ class _PresetErrors:
     def __init__(self, recipe: Recipe) -> None:
         self.names = recipe.parameters
         self.sets_alike = recipe.sets_alike
+        self.anchored = recipe.anchored
         self.programs = Programs()
 
     def named(self, values: Sequence[float]) -> dict[str, float]:
@@ -285,18 +264,47 @@ class _PresetErrors:
         ]
         return np.array(predicted) / [s.row.measured for s in samples] - 1
 
-    def fit(self, samples: Sequence[Sample], start: Sequence[float] | None = None) -> tuple[float, ...]:
+    def fit(self, samples: Sequence[Sample], start: Linear | None = None) -> Linear:
+        """Fit to samples; the residuals of these around what was found."""
+
+        def misfits(values: FloatArray) -> FloatArray:
+            logs = np.log1p(self.errors(samples, values.tolist(), contended=False))
+            return np.asarray(logs / self.scatter(samples))
+
+        weights = _set_weights(samples) if self.sets_alike else None
+        if self.anchored or start is not None:
+            begin = None if start is None else start.at
+            return linearised_fit(misfits, self.unknowns, start=begin, weights=weights)
         bounds = [BOUNDS[name] for name in self.names]
         values = robust_fit(
-            lambda values: np.log1p(self.errors(samples, values.tolist(), contended=False)),
-            start=start or [begin for _, begin, _ in bounds],
+            misfits,
+            start=[begin for _, begin, _ in bounds],
             lower=[least for least, _, _ in bounds],
             upper=[greatest for _, _, greatest in bounds],
-            scale=REPEAT_SCATTER,
-            weights=_set_weights(samples) if self.sets_alike else None,
-            near=start is not None,
+            scale=1.0,
+            weights=weights,
         )
-        return tuple(values.tolist())
+        return Linear.around(misfits, values, self.unknowns)
+
+    def scatter(self, samples: Sequence[Sample]) -> FloatArray:
+        if not self.anchored:
+            return np.full(len(samples), REPEAT_SCATTER)
+        return np.array([ROW_SCATTER[has_experts(s.scenario)] for s in samples])
+
+    @property
+    def unknowns(self) -> Unknowns:
+        box = [BOUNDS[name] for name in self.names]
+        anchors = [
+            ANCHORS.get(name, (begin, 0.3 * (greatest - least)))
+            for name, (least, begin, greatest) in zip(self.names, box, strict=True)
+        ]
+        return Unknowns(
+            start=np.array([anchor for anchor, _ in anchors]),
+            lower=np.array([least for least, _, _ in box]),
+            upper=np.array([greatest for _, _, greatest in box]),
+            unit=np.array([unit for _, unit in anchors]),
+            is_anchored=self.anchored,
+        )
 
 
 def _set_weights(samples: Sequence[Sample]) -> FloatArray:

@@ -11,7 +11,7 @@ from pipesim.evidence.published.judge import (
 )
 from pipesim.evidence.published.published_row import PublishedRow, halves
 from pipesim.evidence.published.row_prediction import predict_row
-from pipesim.evidence.published.sets import SETS, PublishedSet, published_set
+from pipesim.evidence.published.sets import SETS, PublishedSet, preset_of, published_set
 
 __all__ = [
     "SETS",
@@ -23,6 +23,7 @@ __all__ = [
     "halves",
     "judge",
     "predict_row",
+    "preset_of",
     "published_set",
     "resolved",
     "usable",

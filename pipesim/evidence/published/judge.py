@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ Role = Literal["fitted", "judged", "unseen", "left out"]
 without a prediction."""
 
 
+CARDS = "cards."
 _PASS_TIMES = ("forward_s", "backward_s", "input_gradient_s", "weight_gradient_s", "p2p_latency_s")
 
 
@@ -101,7 +102,7 @@ class Report:
             "mape_judged_half": judged.mape,
             "mape_without_unexplained": self.errors(explained=True).mape,
             "left_out": sum(one.error is None for one in self.rows),
-            "parameters": self.published.fitted,
+            "parameters": list(self.published.fitted),
             "groups": self.num_groups,
             "groups_ranked_as_measured": self.num_groups_ranked,
         }
@@ -161,7 +162,7 @@ def judge(
             continue
         predicted = predict_row(published.quantity, row, resolved(row, parameters), programs)
         role: Role = "unseen"
-        if own and published.fitted is not None:
+        if own and published.fits(row):
             role = "fitted" if id(row) in in_fit and not row.unexplained else "judged"
         judged.append(Judged(row, role, predicted, predicted / row.measured - 1))
     ranked = _rankings(judged)
@@ -186,7 +187,10 @@ def resolved(row: PublishedRow, parameters: Mapping[str, float] | None = None) -
 
 
 def with_parameters(scenario: ResolvedScenario, parameters: Mapping[str, float]) -> ResolvedScenario:
-    """Put values into the efficiency of a scenario, or scale its stated times by ``pass_time_factor``."""
+    """Put values into the efficiency of a scenario, or scale its stated times by ``pass_time_factor``.
+
+    Names may be those of groups of cards, see `card_factors`.
+    """
     if not parameters:
         return scenario
     if scenario.costs is not None:
@@ -195,8 +199,21 @@ def with_parameters(scenario: ResolvedScenario, parameters: Mapping[str, float])
         return replace(scenario, costs=replace(scenario.costs, **scaled))
     if scenario.efficiency is None:
         return scenario
-    changed: dict[str, Any] = dict(parameters)
+    changed: dict[str, Any] = {name: value for name, value in parameters.items() if "." not in name}
+    if "expert_layer_floor_s" in changed and not scenario.efficiency.expert_layer_floor_s:
+        # A row without the host's waits stays so.
+        changed["expert_layer_floor_s"] = 0.0
+    if factors := {name: value for name, value in parameters.items() if name.startswith(CARDS)}:
+        changed["cards"] = card_factors(factors, scenario.efficiency.cards)
     return replace(scenario, efficiency=replace(scenario.efficiency, **changed))
+
+
+def card_factors(factors: Mapping[str, float], cards: Iterable[str]) -> dict[str, float]:
+    """Factor of each card from those of groups, named ``cards.ONE,OTHER``: the product of those it is in."""
+    return {
+        card: math.prod(v for n, v in factors.items() if card in n.removeprefix(CARDS).split(","))
+        for card in cards
+    }
 
 
 def _rankings(judged: Sequence[Judged]) -> list[bool]:

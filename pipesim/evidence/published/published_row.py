@@ -38,6 +38,8 @@ class PublishedRow:
         Rows of one group differ in the schedule alone, so their ranking can be compared.
     extra : Mapping
         What a set's own prediction needs beside a scenario.
+    stratum : str
+        Rows of one stratum are shared out evenly where a set is cut in two: a model on a card.
     """
 
     label: str
@@ -48,6 +50,7 @@ class PublishedRow:
     unexplained: str | None = None
     group: str | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    stratum: str = ""
 
     @property
     def configuration(self) -> str:
@@ -64,22 +67,31 @@ T = TypeVar("T", bound=PublishedRow)
 def halves(rows: Sequence[T]) -> tuple[list[T], list[T]]:
     """Cut a set in two by a rule that looks at no result.
 
-    Configurations are put in the order of their SHA-256 and go to the two halves in turn; repeats of one
-    configuration stay together, so that neither half knows a row of the other.
+    Within each stratum configurations are put in the order of their SHA-256 and go to the two halves in turn;
+    repeats of one configuration stay together, so that neither half knows a row of the other.
 
     Returns
     -------
     tuple of list
         The half to fit on and the half to judge by, each in the order of `rows`.
     """
-    fitted = set(in_hash_order(rows)[::2])
+    fitted: set[tuple[str, str]] = set()
+    for stratum in {row.stratum for row in rows}:
+        members = in_hash_order([row for row in rows if row.stratum == stratum])
+        # A stratum of one configuration is as likely in the one half as in the other.
+        begin = int(_hash(stratum), 16) % 2 if stratum else 0
+        fitted |= {(stratum, configuration) for configuration in members[begin::2]}
     return (
-        [row for row in rows if row.configuration in fitted],
-        [row for row in rows if row.configuration not in fitted],
+        [row for row in rows if (row.stratum, row.configuration) in fitted],
+        [row for row in rows if (row.stratum, row.configuration) not in fitted],
     )
 
 
 def in_hash_order(rows: Sequence[PublishedRow]) -> list[str]:
     """Distinct configurations of rows, in the order of their SHA-256."""
     configurations = {row.configuration for row in rows}
-    return sorted(configurations, key=lambda text: hashlib.sha256(text.encode()).hexdigest())
+    return sorted(configurations, key=_hash)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pipesim.errors import ScenarioError
@@ -11,6 +12,7 @@ from pipesim.evidence.published import (
     collective_rows,
     llama_rows,
     megatron_a100_rows,
+    summary_rows,
     torchtitan_rows,
     vocabulary_rows,
     zero_bubble_rows,
@@ -18,6 +20,7 @@ from pipesim.evidence.published import (
 from pipesim.evidence.published.korthikanti_part_rows import activation_rows, layer_rows
 from pipesim.evidence.published.published_row import PublishedRow, Quantity
 from pipesim.evidence.published.tables import TableLine, read_table, read_table_file
+from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.nearest import did_you_mean
 
 
@@ -37,8 +40,8 @@ class PublishedSet:
         What is compared, with its SI unit.
     read : Callable
         From the table's lines to rows.
-    fitted : str, optional
-        What was fitted on half of this set's rows, an efficiency preset or the factor on pass times; None
+    fitted : tuple of str
+        What was fitted on half of this set's rows, efficiency presets or the factor on pass times; empty
         where no parameter has seen a row.
     """
 
@@ -47,17 +50,54 @@ class PublishedSet:
     table: str
     quantity: Quantity
     read: Callable[[Iterable[TableLine]], list[PublishedRow]]
-    fitted: str | None = None
+    fitted: tuple[str, ...] = ()
 
     def rows(self, file: str | Path | None = None) -> list[PublishedRow]:
         """Rows of the shipped table, or of a file in the same columns.
 
+        A line that is no row of such a table, or no scenario, is left out with the reason.
+
         Raises
         ------
         ScenarioError
-            If the file cannot be read as that table.
+            If the file cannot be read, or no line of it is a row.
         """
-        return self.read(read_table(self.table) if file is None else read_table_file(file))
+        lines = read_table(self.table) if file is None else read_table_file(file)
+        rows, errors = [], []
+        for line in lines:
+            try:
+                rows += [_checked(row) for row in self.read([line])]
+            except ScenarioError as error:
+                errors.append(error)
+                label, source = f"line {line.number}", line.get("source") or line.file
+                rows.append(PublishedRow(label, None, math.nan, source, left_out=error.message))
+        if len(errors) == len(lines):
+            raise errors[0]
+        return rows
+
+    def fits(self, row: PublishedRow) -> bool:
+        """Whether what was fitted on this set is what predicts a row."""
+        preset = preset_of(row)
+        return bool(self.fitted) if preset is None else preset in self.fitted
+
+
+def preset_of(row: PublishedRow) -> str | None:
+    """Efficiency preset that predicts a row; None where its times are stated."""
+    efficiency = (row.scenario or {}).get("efficiency")
+    if isinstance(efficiency, Mapping):
+        return str(efficiency["preset"])
+    return efficiency
+
+
+def _checked(row: PublishedRow) -> PublishedRow:
+    """Leave a row out whose scenario contradicts itself."""
+    if row.scenario is None or row.left_out:
+        return row
+    try:
+        scenario_from_mapping(row.scenario)
+    except ScenarioError as error:
+        return replace(row, left_out=f"cannot be modelled: {error}")
+    return row
 
 
 _ZERO_BUBBLE = "zero_bubble_tables_4_5_9.csv"
@@ -72,7 +112,7 @@ SETS: Mapping[str, PublishedSet] = {
             "korthikanti22_table5.csv",
             "step_time_s",
             megatron_a100_rows.korthikanti,
-            "a100-megatron-2022",
+            ("a100-megatron-2022",),
         ),
         PublishedSet(
             "sc21",
@@ -80,7 +120,7 @@ SETS: Mapping[str, PublishedSet] = {
             "megatron_sc21_table1.csv",
             "step_time_s",
             megatron_a100_rows.sc21,
-            "a100-megatron-2021",
+            ("a100-megatron-2021",),
         ),
         PublishedSet(
             "vtrain",
@@ -88,7 +128,7 @@ SETS: Mapping[str, PublishedSet] = {
             "vtrain_multi_node_a100.csv",
             "step_time_s",
             megatron_a100_rows.vtrain,
-            "a100-megatron-deepspeed-vtrain",
+            ("a100-megatron-deepspeed-vtrain",),
         ),
         PublishedSet(
             "bloom",
@@ -96,7 +136,7 @@ SETS: Mapping[str, PublishedSet] = {
             "bigscience_bloom_a100.csv",
             "step_time_s",
             megatron_a100_rows.bloom,
-            "a100-megatron-deepspeed-bloom",
+            ("a100-megatron-deepspeed-bloom",),
         ),
         PublishedSet(
             "bloom-batches",
@@ -104,15 +144,23 @@ SETS: Mapping[str, PublishedSet] = {
             "bigscience_bloom_batch_sweep.csv",
             "step_time_s",
             megatron_a100_rows.bloom_batches,
-            "a100-megatron-deepspeed-bloom",
+            ("a100-megatron-deepspeed-bloom",),
         ),
         PublishedSet(
             "nvidia",
-            "NeMo on up to 2,304 H100, Llama 3.1 8B to 405B (DGX Cloud Benchmarking)",
+            "NeMo on up to 2,304 H100 and 512 GB200, dense and Grok-1 (DGX Cloud Benchmarking)",
             "dgxc_benchmarking_step_times.csv",
             "step_time_s",
             llama_rows.nvidia,
-            "h100-nemo",
+            ("h100-nemo", "b200-nemo"),
+        ),
+        PublishedSet(
+            "bridge",
+            "NeMo and Megatron-Bridge on H100 to GB300, dense and MoE (performance summaries)",
+            "nvidia_bridge_perf.csv",
+            "step_time_s",
+            summary_rows.summaries,
+            ("h100-nemo", "h100-nemo-2024", "b200-nemo", "b200-nemo-graphs"),
         ),
         PublishedSet(
             "mlperf",
@@ -120,7 +168,7 @@ SETS: Mapping[str, PublishedSet] = {
             "mlperf_gpt3_llama405b.csv",
             "step_time_s",
             llama_rows.mlperf,
-            "h100-nemo",
+            ("h100-nemo",),
         ),
         PublishedSet(
             "simumax",
@@ -128,7 +176,7 @@ SETS: Mapping[str, PublishedSet] = {
             "simumax_b200.csv",
             "step_time_s",
             llama_rows.simumax,
-            "b200-megatron",
+            ("b200-megatron",),
         ),
         PublishedSet(
             "zero-bubble",
@@ -136,7 +184,7 @@ SETS: Mapping[str, PublishedSet] = {
             _ZERO_BUBBLE,
             "step_time_s",
             zero_bubble_rows.pass_times,
-            "zero-bubble-pass-times",
+            ("zero-bubble-pass-times",),
         ),
         PublishedSet(
             "zero-bubble-hardware",
@@ -158,14 +206,15 @@ SETS: Mapping[str, PublishedSet] = {
             _VOCABULARY,
             "step_time_s",
             vocabulary_rows.step_times,
-            "a100-megatron-2024",
+            ("a100-megatron-2024",),
         ),
         PublishedSet(
             "torchtitan",
-            "torchtitan on H100 96 GB, not fitted (benchmark pages)",
+            "torchtitan on H100 96 GB (benchmark pages)",
             "torchtitan.csv",
             "step_time_s",
             torchtitan_rows.torchtitan,
+            ("h100-torchtitan", "h100-torchtitan-eager"),
         ),
         PublishedSet(
             "meta",

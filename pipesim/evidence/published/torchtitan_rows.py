@@ -1,4 +1,4 @@
-"""Rows of torchtitan and of the Llama 3 paper, on H100 of other kinds: no parameter is fitted to them."""
+"""Rows of torchtitan and of the Llama 3 paper, on H100 of other kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CARD = {
     "memory": "96 GB",
     "memory_bandwidth": "2400 GB/s",
     "intra_node": "nvlink4",
-    "efficiency": "h100-nemo",
+    "efficiency": "h100-torchtitan",
 }
 _RECOMPUTE = {"selective AC": "selective", "full AC": "full", "per-op SAC": "selective"}
 _NO_MICRO_BATCH = "micro-batch and chunks are not printed"
@@ -57,7 +57,8 @@ def _row(line: TableLine) -> PublishedRow:
     local = line.count("local_batch")
     tokens = replicas * local * line.count("seq")
     step_time_s = tokens / (line.number_of("tokens_per_s_per_gpu") * line.count("n_gpus"))
-    return PublishedRow(name, _scenario(line, name), step_time_s, line["source"])
+    scenario = _scenario(line, name)
+    return PublishedRow(name, scenario, step_time_s, line["source"], stratum=scenario["efficiency"]["preset"])
 
 
 def _scenario(line: TableLine, name: str) -> dict[str, Any]:
@@ -80,5 +81,9 @@ def _scenario(line: TableLine, name: str) -> dict[str, Any]:
         "schedule": "1f1b",
         "recompute": _RECOMPUTE[line["recompute"]],
         "optimizer": "zero3",
+        "efficiency": {
+            "preset": "h100-torchtitan" if "compile" in line["technique"] else "h100-torchtitan-eager",
+            "release": re.sub(r".*(20\d\d)-?(\d\d).*", r"\1-\2", line["source"]),
+        },
         "precision": {"compute": "fp8" if "float8" in line["technique"].lower() else "bf16"},
     }

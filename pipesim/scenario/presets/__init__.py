@@ -87,7 +87,18 @@ def find_preset(name: str) -> Preset:
 def _table(kind: Kind) -> dict[str, dict[str, Any]]:
     text = resources.files(__name__).joinpath(f"{kind}.yaml").read_text(encoding="utf-8")
     table: dict[str, dict[str, Any]] = parse_yaml(text, file=f"presets/{kind}.yaml")
+    if kind == "efficiency":
+        for name, domains in _domains().items():
+            table[name]["domains"] = domains
     return table
+
+
+def _domains() -> dict[str, Any]:
+    """Read what efficiency presets were measured on, and how far off they were; no entry, no row."""
+    file = "domains.yaml"
+    text = resources.files(__name__).joinpath(file).read_text(encoding="utf-8")
+    found: dict[str, Any] = parse_yaml(text, file=f"presets/{file}")
+    return found
 
 
 def _plain(name: str) -> str:

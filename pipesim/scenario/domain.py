@@ -1,0 +1,196 @@
+"""Where an efficiency set was measured, how far it was off there, and so how sure a prediction is.
+
+A half-width h is of the natural logarithm of measured over predicted: nine of ten steps should take between
+1 / e^h and e^h of what is predicted.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pipesim.scenario.resolved import Efficiency, ResolvedScenario, Transformer
+
+BORROWED_HALF_WIDTH = math.log(1.5)
+"""Of numbers of another accelerator, another kind of model or other software: torchtitan's step times,
+predicted with NeMo's numbers, are off by about that."""
+_NEW_FORMAT_OR_CARD = 0.206
+"""At least, without a row of the number format or of the card: as of an unseen model on Blackwell."""
+_NEW_SHARDING = 0.30
+"""At least, without a row of what replicas share out: as of an unseen model under torch's FSDP."""
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """What the rows of a set cover, of models without or with experts, and half-widths there.
+
+    Parameters
+    ----------
+    experts : bool
+        Whether the models have experts.
+    rows : int
+        How many rows.
+    models, cards, formats, sharding, schedules, releases : tuple of str
+        What they had; models as `model_key` names them.
+    context, expert, nodes : int
+        Most of each.
+    seen, unseen : float
+        Half-widths, of a model with rows and of one without.
+    new_release : float
+        To be added in quadrature without rows of the release.
+    """
+
+    experts: bool
+    rows: int
+    models: tuple[str, ...]
+    cards: tuple[str, ...]
+    formats: tuple[str, ...]
+    sharding: tuple[str, ...]
+    schedules: tuple[str, ...]
+    releases: tuple[str, ...]
+    context: int
+    expert: int
+    nodes: int
+    seen: float
+    unseen: float
+    new_release: float
+
+    def to_keys(self) -> dict[str, Any]:
+        """As in an efficiency preset."""
+        return {
+            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """How sure a predicted step time is.
+
+    Parameters
+    ----------
+    half_width : float
+        See the module.
+    basis : str
+        What it rests on, in words.
+    extrapolated : tuple of str
+        What the set's rows do not cover, in words, the schedule apart.
+    is_new_schedule : bool
+        Whether they have none under the schedule.
+    """
+
+    half_width: float
+    basis: str
+    extrapolated: tuple[str, ...] = ()
+    is_new_schedule: bool = False
+
+    @property
+    def share(self) -> float:
+        """How much longer than predicted nine of ten steps take at most, as a share."""
+        return math.expm1(self.half_width)
+
+    @property
+    def warning(self) -> str:
+        """What is extrapolated, in one sentence."""
+        beyond = [
+            *self.extrapolated,
+            *(["no measured row under this schedule"] if self.is_new_schedule else []),
+        ]
+        return f"extrapolated: {'; '.join(beyond)}; the step time may be off by {self.share:.0%}"
+
+    @property
+    def sentence(self) -> str:
+        """How sure the step time is, and why, in one sentence."""
+        return f"nine of ten steps should lie within {self.share:.0%} of the predicted one: {self.basis}"
+
+    def around(self, seconds: float) -> tuple[float, float]:
+        """Least and greatest time of nine in ten."""
+        return seconds * math.exp(-self.half_width), seconds * math.exp(self.half_width)
+
+
+def model_key(model: Transformer) -> str:
+    """Name a model by what does not change when layers are left out: width x MLP x heads (x experts)."""
+    inner, experts = model.intermediate_size, ""
+    if model.experts is not None:
+        inner, experts = model.experts.intermediate_size, f"x{model.experts.num_experts}e"
+    return f"{model.hidden_size}x{inner}x{model.num_attention_heads}{experts}"
+
+
+def band_of(scenario: ResolvedScenario, schedule: str) -> Band | None:
+    """Band of a scenario's step time under a schedule; None where nobody measured.
+
+    Parameters
+    ----------
+    scenario : ResolvedScenario
+        With an efficiency set, else there is no band.
+    schedule : str
+        Name of the schedule that is predicted, which need not be the scenario's.
+    """
+    efficiency, model = scenario.efficiency, scenario.model
+    if efficiency is None:
+        return None
+    if not efficiency.fitted or scenario.torch_model is not None:
+        words = "torch models" if scenario.torch_model is not None else "this accelerator"
+        return Band(BORROWED_HALF_WIDTH, f"{efficiency.name} is borrowed for {words}")
+    if efficiency.error_band is not None:
+        return Band(math.log1p(efficiency.error_band), f"stated with {efficiency.name}")
+    if model is None or not efficiency.domains:
+        return None
+    kind = "MoE" if model.experts is not None else "dense"
+    for domain in efficiency.domains:
+        if domain.experts == (model.experts is not None):
+            return _in_domain(domain, kind, scenario, efficiency, schedule)
+    return Band(
+        BORROWED_HALF_WIDTH, f"no {kind} row in {efficiency.name}", (f"no {kind} row in {efficiency.name}",)
+    )
+
+
+def _in_domain(
+    domain: Domain, kind: str, scenario: ResolvedScenario, efficiency: Efficiency, schedule: str
+) -> Band:
+    assert scenario.model is not None
+    assert scenario.cluster is not None
+    seen = model_key(scenario.model) in domain.models
+    half_width = domain.seen if seen else domain.unseen
+    missing = []
+    if not seen:
+        missing.append("of this model")
+    for value, known, least, words in (
+        (scenario.precision.compute, domain.formats, _NEW_FORMAT_OR_CARD, "in {}"),
+        (scenario.cluster.accelerator.name, domain.cards, _NEW_FORMAT_OR_CARD, "on {}"),
+        (sharding_class(scenario), domain.sharding, _NEW_SHARDING, "with optimizer {}"),
+    ):
+        if value not in known:
+            half_width = max(half_width, least)
+            missing.append(words.format(value))
+    is_new_schedule = schedule not in domain.schedules
+    if is_new_schedule:
+        half_width = max(half_width, domain.unseen)
+    for number, most, words in (
+        (scenario.parallel.context, domain.context, "with context {}"),
+        (scenario.parallel.expert, domain.expert, "with expert {}"),
+        (scenario.cluster.num_nodes, domain.nodes, "on {} nodes"),
+    ):
+        if number > most:
+            half_width = max(half_width, domain.unseen)
+            missing.append(words.format(number) + f" (at most {most})")
+    if efficiency.release is not None and efficiency.release not in domain.releases:
+        half_width = math.hypot(half_width, domain.new_release)
+        missing.append(f"of release {efficiency.release}")
+    whose = "this model among them" if seen else "none of this model"
+    basis = f"{domain.rows} measured {kind} rows of {efficiency.name}, {whose}"
+    beyond = tuple(f"no {kind} row {one} in {efficiency.name}" for one in missing)
+    return Band(half_width, basis, beyond, is_new_schedule)
+
+
+def sharding_class(scenario: ResolvedScenario) -> str:
+    """Name what replicas share out; optimizer state or not moves the same bytes, a replica alone none."""
+    alone = scenario.parallel.num_replicas == 1
+    return "plain" if alone or scenario.sharding == "sharded" else scenario.sharding
+
+
+def domain_from_keys(keys: Any) -> Domain:
+    """Domain of validated keys."""
+    stated = {field.name: getattr(keys, field.name) for field in fields(Domain)}
+    return Domain(**stated)
