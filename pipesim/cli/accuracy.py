@@ -41,6 +41,8 @@ def accuracy(
 ) -> None:
     """Predict published measurements and print how far off each prediction is."""
     from pipesim.evidence.published import SETS, judge, published_set
+    from pipesim.evidence.published.judge import by_domain
+    from pipesim.evidence.published.row_pairs import pairs_summary
     from pipesim.prediction import Programs
 
     check_outputs(pictures=(plot,), inputs=(rows,))
@@ -64,12 +66,16 @@ def accuracy(
             {
                 "sets": [report.to_dict() for report in reports],
                 "rows": [line for report in reports for line in report.rows_to_dicts()],
+                "domains": by_domain(reports),
+                "differences": pairs_summary(reports),
             }
         )
         return
     if name is not None:
         terminal.show(_row_table(reports[0]))
     terminal.show(_set_table(reports))
+    if domains := by_domain(reports):
+        terminal.show(_domain_table(domains), *_difference_words(pairs_summary(reports)))
     for report in reports:
         terminal.show(*_remarks(report, rows_too=name is not None))
 
@@ -111,7 +117,7 @@ def _row_table(report: Report) -> Table:
 
 def _set_table(reports: list[Report]) -> Table:
     columns = ["set", "rows", "MAPE", "median", "largest", "bias", "fitted half", "other half"]
-    columns += ["explained rows", "ranked as measured", "left out", "parameters"]
+    columns += ["explained rows", "in own band", "ranked as measured", "left out", "parameters"]
     lines = []
     for report in reports:
         errors = report.errors()
@@ -126,12 +132,41 @@ def _set_table(reports: list[Report]) -> Table:
                 optional(report.errors("fitted").mape, percent),
                 optional(report.errors("judged").mape, percent),
                 optional(report.errors(explained=True).mape, percent),
+                optional(report.coverage(), percent),
                 f"{report.num_groups_ranked} of {report.num_groups}" if report.num_groups else "-",
                 str(len(report.rows) - errors.num_rows),
                 ", ".join(report.published.fitted) or "not fitted",
             ]
         )
     return Table("", columns, lines)
+
+
+def _domain_table(domains: list[dict[str, Any]]) -> Table:
+    columns = ["efficiency set", "models", "rows", "MAPE", "of rows not fitted"]
+    columns += ["in own band", "of rows not fitted", "median half-width"]
+    keys = ("mape", "mape_not_fitted", "coverage", "coverage_not_fitted")
+    rows = [
+        [
+            one["efficiency"],
+            one["models"],
+            str(one["rows"]),
+            *(optional(one[key], percent) for key in keys),
+            f"{one['half_width']:.3f}",
+        ]
+        for one in domains
+    ]
+    return Table("step times by what the sets cover", columns, rows, num_left=2)
+
+
+def _difference_words(found: dict[str, Any]) -> list[str]:
+    if not found["of_unlike_scenarios"]:
+        return []
+    right, inside = found["ordered_right_of_unlike"], found["coverage"]
+    return [
+        f"differences: of {found['of_unlike_scenarios']} pairs of one model, devices and batch that differ "
+        f"by more than 3 %, {percent(right)} are ordered right; {optional(inside, percent)} lie within the "
+        "band of their difference"
+    ]
 
 
 def _remarks(report: Report, *, rows_too: bool) -> list[str]:

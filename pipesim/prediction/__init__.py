@@ -1,5 +1,6 @@
 """The one road from a scenario to its numbers: nothing else picks what times a schedule, or its costs."""
 
+from pipesim.prediction.differences import Difference, difference, difference_half_width
 from pipesim.prediction.orders import load_order, schedule_of
 from pipesim.prediction.preparation import prepare, prepare_order
 from pipesim.prediction.prepared import Prepared
@@ -12,11 +13,14 @@ from pipesim.prediction.stepping import Timing, least_step_s, needs_engine, repl
 
 __all__ = [
     "Asynchrony",
+    "Difference",
     "Prediction",
     "Prepared",
     "Programs",
     "Repeats",
     "Timing",
+    "difference",
+    "difference_half_width",
     "is_scenario_file",
     "least_step_s",
     "load_csv",

@@ -15,6 +15,7 @@ from pipesim.evidence.published.sets import PublishedSet
 from pipesim.evidence.published.zero_bubble_rows import PASS_TIME_FACTOR
 from pipesim.prediction import Programs
 from pipesim.scenario import ResolvedScenario, scenario_from_mapping
+from pipesim.scenario.domain import Band, band_of
 
 Role = Literal["fitted", "judged", "unseen", "left out"]
 """In the half that a parameter was fitted on, in the other half, in a set that no parameter has seen, or
@@ -27,12 +28,24 @@ _PASS_TIMES = ("forward_s", "backward_s", "input_gradient_s", "weight_gradient_s
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A row with its prediction; both are None where the row is left out. The error is signed."""
+    """A row with its prediction, None where the row is left out. The error is signed.
+
+    `band` is that of a step time, where its efficiency set knows one.
+    """
 
     row: PublishedRow
     role: Role
     predicted: float | None
     error: float | None
+    scenario: ResolvedScenario | None = None
+    band: Band | None = None
+
+    @property
+    def is_in_band(self) -> bool | None:
+        """Whether the measured value lies within the band; None without one."""
+        if self.band is None or self.error is None:
+            return None
+        return abs(math.log1p(self.error)) <= self.band.half_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +99,10 @@ class Report:
             ]
         )
 
+    def coverage(self, *roles: Role) -> float | None:
+        """Share of the rows that lie within their own bands, of all or of those in some roles."""
+        return coverage([one for one in self.rows if not roles or one.role in roles])
+
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON, without the rows."""
         errors, fitted, judged = self.errors(), self.errors("fitted"), self.errors("judged")
@@ -101,6 +118,8 @@ class Report:
             "mape_fitted_half": fitted.mape,
             "mape_judged_half": judged.mape,
             "mape_without_unexplained": self.errors(explained=True).mape,
+            "coverage": self.coverage(),
+            "coverage_not_fitted": self.coverage("judged", "unseen"),
             "left_out": sum(one.error is None for one in self.rows),
             "parameters": list(self.published.fitted),
             "groups": self.num_groups,
@@ -119,6 +138,8 @@ class Report:
                 "predicted": one.predicted,
                 "error": one.error,
                 "role": one.role,
+                "half_width": None if one.band is None else one.band.half_width,
+                "in_band": one.is_in_band,
                 "unexplained": one.row.unexplained,
                 "left_out": one.row.left_out,
                 "source": one.row.source,
@@ -160,13 +181,45 @@ def judge(
         if row.scenario is None or row.left_out:
             judged.append(Judged(row, "left out", None, None))
             continue
-        predicted = predict_row(published.quantity, row, resolved(row, parameters), programs)
+        scenario = resolved(row, parameters)
+        predicted = predict_row(published.quantity, row, scenario, programs)
+        band = None
+        if published.quantity == "step_time_s":
+            band = band_of(scenario, scenario.schedule.name or "")
         role: Role = "unseen"
         if own and published.fits(row):
             role = "fitted" if id(row) in in_fit and not row.unexplained else "judged"
-        judged.append(Judged(row, role, predicted, predicted / row.measured - 1))
+        judged.append(Judged(row, role, predicted, predicted / row.measured - 1, scenario, band))
     ranked = _rankings(judged)
     return Report(published, tuple(judged), len(ranked), sum(ranked))
+
+
+def coverage(judged: Sequence[Judged]) -> float | None:
+    """Share of rows within their own bands; None where no row has one."""
+    inside = [one.is_in_band for one in judged if one.is_in_band is not None]
+    return sum(inside) / len(inside) if inside else None
+
+
+def by_domain(reports: Sequence[Report]) -> list[dict[str, Any]]:
+    """Errors and coverage of step times by efficiency set, dense and MoE apart, as plain data."""
+    groups: dict[tuple[str, bool], list[Judged]] = {}
+    for one in (one for report in reports for one in report.rows):
+        if one.band is not None and one.scenario is not None and one.scenario.efficiency is not None:
+            has_experts = one.scenario.model is not None and one.scenario.model.experts is not None
+            groups.setdefault((one.scenario.efficiency.name, has_experts), []).append(one)
+    return [
+        {
+            "efficiency": name,
+            "models": "MoE" if experts else "dense",
+            "rows": len(rows),
+            "mape": Errors.of(rows).mape,
+            "mape_not_fitted": Errors.of([one for one in rows if one.role != "fitted"]).mape,
+            "coverage": coverage(rows),
+            "coverage_not_fitted": coverage([one for one in rows if one.role != "fitted"]),
+            "half_width": float(np.median([one.band.half_width for one in rows if one.band is not None])),
+        }
+        for (name, experts), rows in sorted(groups.items())
+    ]
 
 
 def usable(rows: Sequence[PublishedRow]) -> list[PublishedRow]:

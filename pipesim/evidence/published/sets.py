@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,6 +64,8 @@ class PublishedSet:
             If the file cannot be read, or no line of it is a row.
         """
         lines = read_table(self.table) if file is None else read_table_file(file)
+        with suppress(ScenarioError):
+            return [_checked(row) for row in self.read(lines)]
         rows, errors = [], []
         for line in lines:
             try:
