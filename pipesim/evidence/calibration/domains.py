@@ -1,7 +1,7 @@
 """Domains and half-widths of a fit, from the errors of rows that it has not seen.
 
 Rows of one configuration are not independent, so quantiles are over clusters: a model on a card, in a format,
-with a release. A model without rows differs from those with rows as these do from each other; with few of
+with a release; of a table without releases a configuration. A model without rows differs from those with rows as these do from each other; with few of
 them their spread is drawn towards the pooled one of all NeMo and Megatron-Bridge rows.
 """
 
@@ -62,6 +62,8 @@ def _domain(samples: list[Sample], seen: FloatArray, unseen: FloatArray, experts
     def most(value: Callable[[ResolvedScenario], int]) -> int:
         return max(map(value, scenarios))
 
+    of_seen = seen_half_width([_cluster(one) for one in samples], seen)
+    of_unseen = unseen_half_width([model_of(one) for one in scenarios], unseen, _POOLED_SPREAD[experts])
     return Domain(
         experts=experts,
         rows=len(samples),
@@ -74,10 +76,8 @@ def _domain(samples: list[Sample], seen: FloatArray, unseen: FloatArray, experts
         context=most(lambda one: one.parallel.context),
         expert=most(lambda one: one.parallel.expert),
         nodes=most(lambda one: 0 if one.cluster is None else one.cluster.num_nodes),
-        seen=round(seen_half_width([_cluster(one) for one in scenarios], seen), 4),
-        unseen=round(
-            unseen_half_width([model_of(one) for one in scenarios], unseen, _POOLED_SPREAD[experts]), 4
-        ),
+        seen=round(of_seen, 4),
+        unseen=round(max(of_seen, of_unseen), 4),
         new_release=_RELEASE_CHANGE[experts],
     )
 
@@ -90,8 +90,13 @@ def _release(scenario: ResolvedScenario) -> str | None:
     return None if scenario.efficiency is None else scenario.efficiency.release
 
 
-def _cluster(scenario: ResolvedScenario) -> Hashable:
-    return model_of(scenario), _card(scenario), scenario.precision.compute, _release(scenario)
+def _cluster(sample: Sample) -> Hashable:
+    scenario = sample.scenario
+    release = _release(scenario)
+    if release is None:
+        # A grid of layouts with one release: every row is a run of its own.
+        return sample.row.configuration
+    return model_of(scenario), _card(scenario), scenario.precision.compute, release
 
 
 def seen_half_width(clusters: Sequence[Hashable], residuals: FloatArray) -> float:
