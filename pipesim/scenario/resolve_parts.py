@@ -143,20 +143,6 @@ def scatter_gather(
     return stated
 
 
-def hides_gradients(
-    keys: AnyScenarioKeys, parallel: Parallel, efficiency: Efficiency | None, notes: Notes
-) -> bool:
-    """Whether the set's software reduces gradients beside backwards, where the scenario says nothing."""
-    if efficiency is None or not efficiency.gradient_overlap or parallel.num_replicas == 1:
-        return False
-    if keys.parallel.overlap_gradients is not None or keys.optimizer not in (None, "plain", "sharded"):
-        return False
-    notes.echo["parallel.overlap_gradients"] = (
-        f"in closed form (default of {efficiency.name}'s software; true simulates every bucket)"
-    )
-    return True
-
-
 def borrowed(efficiency: Efficiency, notes: Notes) -> Efficiency:
     """Say of a set that was fitted to transformers that it is used for something else."""
     if not efficiency.fitted or (efficiency.error_band is None and not efficiency.domains):
