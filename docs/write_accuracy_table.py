@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from pipesim.evidence.published import SETS, Report, judge
+from pipesim.evidence.published.judge import by_domain
+from pipesim.evidence.published.row_pairs import pairs_summary
 from pipesim.prediction import Programs
 from pipesim.show.amounts import optional, percent, signed_percent
 
@@ -16,13 +19,14 @@ SHOWN = {
     "sc21": "Megatron-LM 1.7B-1T, A100 (2104.04473)",
     "vtrain": "vTrain multi-node, A100",
     "bloom": "BLOOM topology grid, A100",
-    "nvidia": "NVIDIA Llama step times, H100",
+    "nvidia": "DGX Cloud Benchmarking, H100 and GB200",
+    "bridge": "NeMo and Megatron-Bridge summaries, H100 to GB300",
     "mlperf": "MLPerf GPT-3 and Llama, H100",
     "simumax": "SimuMax dense Llama, B200",
     "zero-bubble": "zero-bubble, from printed pass times",
     "zero-bubble-hardware": "zero-bubble, from hardware alone",
     "vocabulary": "vocabulary-parallelism paper, A100",
-    "torchtitan": "torchtitan, H100 (no fitted set)",
+    "torchtitan": "torchtitan, H100",
     "simumax-memory": "memory: SimuMax, B200",
     "zero-bubble-memory": "memory: zero-bubble",
     "vocabulary-memory": "memory: vocabulary-parallelism",
@@ -34,7 +38,18 @@ def renewed(readme: str, reports: Mapping[str, Report]) -> str:
     rows = "".join(f"| {' | '.join(_cells(label, reports[name]))} |\n" for name, label in SHOWN.items())
     collectives = optional(reports["collectives"].errors().mape, lambda share: f"{100 * share:.1f} %")
     readme = re.sub(r"(\| published set \|.*\n\|[-|]+\|\n)(?:\|.*\n)+", rf"\g<1>{rows}", readme)
-    return re.sub(r"(collectives of any size: )[\d.]+ %", rf"\g<1>{collectives}", readme)
+    readme = re.sub(r"(collectives of any size: )[\d.]+ %", rf"\g<1>{collectives}", readme)
+    domains = "".join(f"| {' | '.join(_domain_cells(one))} |\n" for one in by_domain(list(reports.values())))
+    readme = re.sub(r"(\| efficiency set \|.*\n\|[-|]+\|\n)(?:\|.*\n)+", rf"\g<1>{domains}", readme)
+    pairs = pairs_summary(list(reports.values()))
+    right, inside = (f"{100 * pairs[key]:.0f} %" for key in ("ordered_right_of_unlike", "coverage"))
+    readme = re.sub(r"shared: \S+(?: %)? of the pairs", f"shared: {right} of the pairs", readme)
+    return re.sub(r"right, \S+(?: %)? lie within", f"right, {inside} lie within", readme)
+
+
+def _domain_cells(one: Mapping[str, Any]) -> list[str]:
+    errors = [optional(one[key], percent) for key in ("mape_not_fitted", "coverage_not_fitted")]
+    return [one["efficiency"], one["models"], str(one["rows"]), *errors, f"{one['half_width']:.3f}"]
 
 
 def _cells(label: str, report: Report) -> list[str]:
@@ -46,5 +61,5 @@ def _cells(label: str, report: Report) -> list[str]:
 
 if __name__ == "__main__":
     programs = Programs()
-    found = {name: judge(SETS[name], programs=programs) for name in (*SHOWN, "collectives")}
+    found = {name: judge(one, programs=programs) for name, one in SETS.items()}
     TARGET.write_text(renewed(TARGET.read_text(), found))

@@ -1,8 +1,9 @@
 """Domains and half-widths of a fit, from the errors of rows that it has not seen.
 
 Rows of one configuration are not independent, so quantiles are over clusters: a model on a card, in a format,
-with a release; of a table without releases a configuration. A model without rows differs from those with rows as these do from each other; with few of
-them their spread is drawn towards the pooled one of all NeMo and Megatron-Bridge rows.
+with a release; of a table without releases a configuration. A model without rows differs from those with rows
+as these do from each other; with few of them their spread is drawn towards the pooled one of all NeMo and
+Megatron-Bridge rows.
 """
 
 from __future__ import annotations
