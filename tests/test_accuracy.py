@@ -87,7 +87,7 @@ def test_the_readmes_table_is_what_the_command_finds(reports):
 
 
 def test_the_bands_hold_on_rows_that_were_not_fitted(reports):
-    """Goals: 85 to 95 % over all, at least 80 % in every domain of ten rows; of few clusters the largest counts."""
+    """Goals: 85 to 95 % over all, at least 80 % in every domain of ten rows; few clusters make bands wide."""
     unseen = [one for report in reports.values() for one in report.rows if one.role != "fitted"]
     assert 0.85 <= coverage(unseen) < 0.98
     domains = by_domain(list(reports.values()))

@@ -50,7 +50,7 @@ def test_wide_lines_are_as_long_as_they_are():
 def test_the_first_three_lines_hold_the_answer():
     name, use, gain, *_ = printed(80, "compare", GPT3, *FEW)
     assert name == "GPT-3 175B on 128 A100"
-    assert re.match(r"USE zb-v v2: \S+ s a step \+-7.3 %, \d+ % MFU. Runs in torch.", use)
+    assert re.match(r"USE zb-v v2: \S+ s a step \+-\S+ %, \d+ % MFU. Runs in torch.", use)
     assert gain.startswith("vs 1f1b, the schedule in the scenario: -")
     step, memory, _ = printed(80, "simulate", GPT3, "--set", "batch.global=16")[:3]
     assert re.match(r"1f1b: \S+ s a step", step)

@@ -1,9 +1,8 @@
 """Domains and half-widths of a fit, from the errors of rows that it has not seen.
 
 Rows of one configuration are not independent, so quantiles are over clusters: a model on a card, in a format,
-with a release; of a table without releases a configuration. A model without rows differs from those with rows
-as these do from each other; with few of them their spread is drawn towards the pooled one of all NeMo and
-Megatron-Bridge rows.
+with a release. A model without rows differs from those with rows as these do from each other; with few of
+them their spread is drawn towards the pooled one of all NeMo and Megatron-Bridge rows.
 """
 
 from __future__ import annotations
@@ -93,11 +92,7 @@ def _release(scenario: ResolvedScenario) -> str | None:
 
 def _cluster(sample: Sample) -> Hashable:
     scenario = sample.scenario
-    release = _release(scenario)
-    if release is None:
-        # A grid of layouts with one release: every row is a run of its own.
-        return sample.row.configuration
-    return model_of(scenario), _card(scenario), scenario.precision.compute, release
+    return model_of(scenario), _card(scenario), scenario.precision.compute, _release(scenario)
 
 
 def seen_half_width(clusters: Sequence[Hashable], residuals: FloatArray) -> float:
