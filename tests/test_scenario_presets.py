@@ -107,7 +107,8 @@ def test_links_are_one_direction_in_bytes() -> None:
 
 def test_sets_are_marked_as_borrowed_off_their_accelerators() -> None:
     fitted = {preset.name: scenario_with(preset).efficiency.fitted for preset in list_presets("accelerators")}
-    assert {name for name, value in fitted.items() if value} == {"a100-sxm-80", "h100-sxm", "b200-sxm"}
+    measured = {"a100-sxm-80", "h100-sxm", "b200-sxm", "gb200", "b300-sxm", "gb300"}
+    assert {name for name, value in fitted.items() if value} == measured
 
 
 def test_a_changed_copy_changes_nothing_else() -> None:
