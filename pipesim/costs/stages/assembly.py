@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from pipesim.costs.network.topology import (
     fabric,
     pipeline_links,
 )
+from pipesim.costs.shards import ShardExchange
 from pipesim.costs.stages.overlap import shown_sync
 from pipesim.costs.stages.rates import memory_bytes_per_s, peak_flops
 from pipesim.costs.stages.sharding import GatheredBlock, Sharding, StageParameters
@@ -142,32 +144,19 @@ def cost_table(
         None if apart is not None else across,
         parallel.reshard_after_forward,
     )
-    forward_parts, backward_parts = dict(stages.forward_parts_s), dict(stages.backward_parts_s)
-    weight_gradient = stages.weight_gradient_s
-    input_gradient = np.sum(list(backward_parts.values()), axis=0) - weight_gradient
-    working = stages.working_bytes
-    exchange = None
-    weight_gradient = weight_gradient + stages.weight_recompute_s
+    exchange, working = None, stages.working_bytes
     if scenario.sharding in ("zero2", "zero3", "fsdp"):
         blocks = [stages.blocks(stage) for stage in range(num_stages)]
         working = working + [sharding.working_bytes(of_stage) for of_stage in blocks]
         exchange = sharding.exchange(blocks)
-    if exchange is not None and exchange.in_every_operation:
-        forward_parts["shard_exchange"] = exchange.exposed_s[Op.F]
-        backward_parts["shard_exchange"] = exchange.exposed_s[Op.B]
-        input_gradient = input_gradient + exchange.exposed_s[Op.I]
-        weight_gradient = weight_gradient + exchange.exposed_s[Op.W]
-
+    times = _times_beside(stages, exchange)
     held = _columns(stages.parameters)
     dense, experts = held if stages.trained is None else _columns(stages.trained)
     parameters: FloatArray = dense + experts
-
     outer = [] if apart is None else outer_collectives(parallel, apart, dense, experts)
     state = StateBytes(scenario.sharding, parallel, precision)
     num_samples = float(scenario.batch.num_microbatches * scenario.batch.micro * parallel.data)
     tokens = stages.tokens_per_sample
-    second = stages.second_embedding_parameters
-    learned = 0.0 if "embedding" in scenario.trained.frozen else second
     seconds_each = _OPTIMIZER_TRAFFIC_BYTES / memory_bytes_per_s(cluster.accelerator, efficiency)
     overhead_s = efficiency.step_overhead_s / num_chunks
     offload = scenario.offload
@@ -176,10 +165,10 @@ def cost_table(
     pair_s = scenario.overlapped_pair_s
     table = CostTable(
         overlapped_pair_s=None if pair_s is None else np.full(num_stages, pair_s / num_chunks),
-        forward_s=np.sum(list(forward_parts.values()), axis=0),
-        backward_s=np.sum(list(backward_parts.values()), axis=0),
-        input_gradient_s=input_gradient,
-        weight_gradient_s=weight_gradient,
+        forward_s=np.sum(list(times.forward_parts.values()), axis=0),
+        backward_s=np.sum(list(times.backward_parts.values()), axis=0),
+        input_gradient_s=times.input_gradient,
+        weight_gradient_s=times.weight_gradient,
         boundary_bytes=stages.boundary_bytes,
         point_to_point=pipeline_links(cluster, parallel),
         gradient_bytes=state.gradients(dense, experts),
@@ -196,14 +185,7 @@ def cost_table(
         + offloaded / offload.bytes_per_s
         + overhead_s,
         optimizer_fixed_s=overhead_s,
-        second_embedding=None
-        if not second
-        else EmbeddingCopy(
-            weight_bytes=state.weights(second, 0.0),
-            gradient_bytes=state.gradients(learned, 0.0),
-            optimizer_bytes=state.optimizer(learned, 0.0),
-            optimizer_s=state.updated(learned, 0.0) * seconds_each,
-        ),
+        second_embedding=_second_embedding(scenario, stages, state, seconds_each),
         weight_bytes=state.weights(*held),
         updated_weight_bytes=None if stages.trained is None else state.weights(dense, experts),
         optimizer_bytes=state.optimizer(dense, experts) - offloaded,
@@ -222,8 +204,8 @@ def cost_table(
         num_gpus=parallel.num_gpus,
         peak_flops_per_gpu=peak_flops(cluster.accelerator, precision.compute, file=scenario.file),
         price_usd_per_gpu_hour=scenario.price_usd_per_gpu_hour,
-        forward_parts_s=forward_parts,
-        backward_parts_s=backward_parts,
+        forward_parts_s=times.forward_parts,
+        backward_parts_s=times.backward_parts,
         provenance={
             **stages.provenance,
             **common_provenance(scenario, cluster, efficiency, stages.layers_per_stage),
@@ -236,6 +218,44 @@ def cost_table(
     )
     table = replace(table, site_prices=site_prices(cluster, parallel, table, outer))
     return _with_hidden_gradients(table) if scenario.hides_gradients else table
+
+
+class _Times(NamedTuple):
+    """Seconds of F and B by part, and of I and W; arrays have shape (S,)."""
+
+    forward_parts: dict[str, FloatArray]
+    backward_parts: dict[str, FloatArray]
+    input_gradient: FloatArray
+    weight_gradient: FloatArray
+
+
+def _times_beside(stages: Stages, exchange: ShardExchange | None) -> _Times:
+    """Add to the stages' operations what each of them waits for shared-out weights and gradients."""
+    forward_parts, backward_parts = dict(stages.forward_parts_s), dict(stages.backward_parts_s)
+    input_gradient = np.sum(list(backward_parts.values()), axis=0) - stages.weight_gradient_s
+    weight_gradient = stages.weight_gradient_s + stages.weight_recompute_s
+    if exchange is not None and exchange.in_every_operation:
+        forward_parts["shard_exchange"] = exchange.exposed_s[Op.F]
+        backward_parts["shard_exchange"] = exchange.exposed_s[Op.B]
+        input_gradient = input_gradient + exchange.exposed_s[Op.I]
+        weight_gradient = weight_gradient + exchange.exposed_s[Op.W]
+    return _Times(forward_parts, backward_parts, input_gradient, weight_gradient)
+
+
+def _second_embedding(
+    scenario: ResolvedScenario, stages: Stages, state: StateBytes, seconds_each: float
+) -> EmbeddingCopy | None:
+    """Weigh the last stage's copy of a tied embedding; a frozen one has no gradients."""
+    second = stages.second_embedding_parameters
+    if not second:
+        return None
+    learned = 0.0 if "embedding" in scenario.trained.frozen else second
+    return EmbeddingCopy(
+        weight_bytes=state.weights(second, 0.0),
+        gradient_bytes=state.gradients(learned, 0.0),
+        optimizer_bytes=state.optimizer(learned, 0.0),
+        optimizer_s=state.updated(learned, 0.0) * seconds_each,
+    )
 
 
 def _with_hidden_gradients(table: CostTable) -> CostTable:

@@ -80,11 +80,8 @@ def model_costs(
         stage_activations(setting, of_stage, first=stage == 0, last=stage == last)
         for stage, of_stage in enumerate(layers)
     ]
+    boundary = _boundary_bytes(scenario, setting, num_stages)
     forward_parts, backward_parts = times.by_part("forward_s"), times.by_part("backward_s")
-    # What is not cut each tensor-parallel device sends in whole (Megatron-core, get_tensor_shapes).
-    is_cut = parallel.sequence_parallel or scenario.scatter_gather
-    boundary = np.full(num_stages, message_bytes(setting) / (parallel.tensor if is_cut else 1))
-    boundary[-1] = 0.0
     # A set that was fitted to software which gathers has that in its numbers.
     if scenario.scatter_gather and not efficiency.scatter_gather:
         gathers = np.full(num_stages, boundary_gather_s(setting))
@@ -134,6 +131,17 @@ def model_costs(
         else 0.0,
     )
     return cost_table(scenario, cluster, efficiency, stages, num_chunks=num_chunks)
+
+
+def _boundary_bytes(scenario: ResolvedScenario, setting: Setting, num_stages: int) -> FloatArray:
+    """Bytes that each stage sends on; what is not cut each tensor-parallel device sends in whole.
+
+    So does Megatron-core (schedules.py, get_tensor_shapes).
+    """
+    is_cut = scenario.parallel.sequence_parallel or scenario.scatter_gather
+    boundary = np.full(num_stages, message_bytes(setting) / (scenario.parallel.tensor if is_cut else 1))
+    boundary[-1] = 0.0
+    return boundary
 
 
 @dataclass(frozen=True, slots=True)
