@@ -353,7 +353,7 @@ def test_the_table_says_what_each_loses_and_why_others_were_rejected(tmp_path):
     )
     assert status == 0
     words = " ".join(out.split())
-    assert "| nodes | GPUs |" in words
+    assert "| nodes | best" in words
     assert "3 billion tokens take" in words
 
 

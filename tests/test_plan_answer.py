@@ -1,8 +1,6 @@
 """A plan that can be acted on: all that it chose, what ties, one row an order, flags that say the same."""
 
 import itertools
-import json
-import shlex
 from dataclasses import replace
 
 import pytest
@@ -15,7 +13,7 @@ from pipesim.importers.readers import import_files
 from pipesim.prediction import predict
 from pipesim.questions.planning import plan
 from pipesim.questions.planning.dominance import better_sharing
-from pipesim.questions.planning.launch_flags import launch_flags
+from pipesim.questions.planning.launch_flags import deepspeed_settings, launch_flags
 from pipesim.questions.planning.space import Cut, enumerate_cuts, scenario_of
 from pipesim.questions.planning.words import plan_lines, short_choice_table
 from pipesim.scenario import scenario_from_mapping
@@ -105,7 +103,7 @@ def test_everything_chosen_is_printed_and_ties_are_named(found):
 def test_no_line_of_a_plan_is_longer_than_the_terminal(columns, tmp_path):
     file = tmp_path / "asked.yaml"
     file.write_text(yaml.safe_dump(TINY))
-    few = ["--schedules", "1f1b", "--workers", "1", "--framework", "torch", "--assumptions"]
+    few = ["--schedules", "1f1b", "--workers", "1", "--max-nodes", "1", "--assumptions"]
     result = CliRunner().invoke(app, ["plan", str(file), *few], env={"COLUMNS": str(columns)})
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -113,6 +111,7 @@ def test_no_line_of_a_plan_is_longer_than_the_terminal(columns, tmp_path):
     assert lines[0] == "tiny"
     assert lines[1].startswith("USE ")
     assert "torch: --parallelism.tensor_parallel_degree" in result.stdout
+    assert 'ds_config.json: {"train_batch_size": 8,' in " ".join(result.stdout.split())
 
 
 def run_of(cut, num_chunks, schedule, recompute="none"):
@@ -157,6 +156,7 @@ def test_flags_are_for_frameworks_that_run_the_schedule_by_name():
     assert "--training.local_batch_size 16" in flags
     assert "--parallelism.data_parallel_shard_degree 2" in flags
     plain = run_of(Cut(2, 2, 1, 1, 2, 2, True, "plain"), 1, "1f1b")
-    settings = json.loads(shlex.split(launch_flags(plain, "DeepSpeed")[-1])[1])
+    assert launch_flags(plain, "DeepSpeed")[-1] == "--deepspeed_config ds_config.json"
+    settings = deepspeed_settings(plain)
     assert settings["zero_optimization"] == {"stage": 0}
     assert settings["train_batch_size"] == 2 * settings["gradient_accumulation_steps"] * 2 == 32

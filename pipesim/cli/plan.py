@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from shlex import quote
@@ -16,7 +17,7 @@ from pipesim.files import check_outputs
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.questions.planning import Plan, plan
 from pipesim.questions.planning.budget import DAY_S, Budget, ClusterSize, smallest_cluster
-from pipesim.questions.planning.launch_flags import launch_flags
+from pipesim.questions.planning.launch_flags import DEEPSPEED_FILE, deepspeed_settings, launch_flags
 from pipesim.questions.planning.plan import DEFAULT_TOP
 from pipesim.questions.planning.words import (
     main_losses,
@@ -143,6 +144,8 @@ def _show(
     for name in FRAMEWORKS if found.judged.framework is None else (found.judged.framework,):
         if flags := launch_flags(best.result, name):
             terminal.show(*command_lines([f"{name}:", *flags], terminal.width()), wide=True)
+            if name == "DeepSpeed":
+                terminal.show(f"{DEEPSPEED_FILE}: {json.dumps(deepspeed_settings(best.result))}")
     terminal.show(*urgent_notes([best.result], changes_for_memory))
     if wide:
         terminal.show(*_details(found), wide=True)
@@ -276,13 +279,13 @@ def choice_table(found: Plan) -> Table:
 def _size_table(sizes: list[ClusterSize], num_tokens: float | None) -> Table:
     rows = []
     for size in sizes:
-        row = [str(size.num_nodes), str(size.num_gpus)]
         if size.best is None:
-            rows.append([*row, "-", "-", "-", size.reason])
+            rows.append([str(size.num_nodes), size.reason, str(size.num_gpus), "-", "-", "-"])
             continue
         choice = size.best.recommended
         budget = None if num_tokens is None else Budget.of(choice, num_tokens)
         days = "-" if budget is None else f"{budget.seconds / DAY_S:,.3g}"
         usd = "-" if budget is None or budget.usd is None else f"{budget.usd:,.0f}"
-        rows.append([*row, seconds(choice.step_time_s), days, usd, choice.label])
-    return Table("", ["nodes", "GPUs", "step time", "days", "USD", "best"], rows)
+        step = seconds(choice.step_time_s)
+        rows.append([str(size.num_nodes), choice.label, str(size.num_gpus), step, days, usd])
+    return Table("", ["nodes", "best", "GPUs", "step time", "days", "USD"], rows, num_left=2)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from pipesim.costs import CostTable
 from pipesim.errors import ScenarioError
-from pipesim.questions.planning.dominance import better_sharing
+from pipesim.questions.planning.dominance import NO_BETTER, better_sharing
 from pipesim.questions.planning.space import (
     Candidate,
     Cut,
@@ -73,7 +73,7 @@ def bound_cut(task: CutTask) -> CutBounds:
     limit_bytes = _budget_bytes(task.scenario)
     if words := better_sharing(task.scenario, cut):
         counts = [len(chunk_counts(model, cut.pipeline, family(name))) for name in _names(task)]
-        return CutBounds((), {f"no better than with {words}": sum(counts) * len(levels)})
+        return CutBounds((), {f"{NO_BETTER} {words}": sum(counts) * len(levels)})
     tables: dict[tuple[int, Recompute], CostTable | ScenarioError] = {}
     for name in _names(task):
         one = family(name)

@@ -11,6 +11,8 @@ from pipesim.errors import ScenarioError
 from pipesim.questions.planning.space import Cut, costs_of_cut
 from pipesim.scenario import ResolvedScenario
 
+NO_BETTER = "no better than with"
+"""How the reason begins for which a way of sharing is left out; another one is tried for it."""
 _NEVER_MORE = (
     *("forward_s", "backward_s", "input_gradient_s", "weight_gradient_s", "optimizer_s"),
     *("boundary_bytes", "gradient_bytes", "weight_bytes", "optimizer_bytes", "activation_bytes"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from shlex import quote
+from typing import Any
 
 from pipesim.prediction import Prediction
 from pipesim.schedules import family
 
+DEEPSPEED_FILE = "ds_config.json"
 _SHARED = {"plain": 0, "sharded": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 
 
@@ -89,14 +89,18 @@ def _torchtitan(result: Prediction) -> Iterator[str]:
 
 
 def _deepspeed(result: Prediction) -> Iterator[str]:
-    scenario = result.scenario
-    parallel, batch = scenario.parallel, scenario.batch
+    parallel = result.scenario.parallel
     yield f"--tensor-model-parallel-size {parallel.tensor}"
     yield f"--pipeline-model-parallel-size {parallel.pipeline}"
-    settings = {
-        "train_batch_size": batch.global_size,
-        "train_micro_batch_size_per_gpu": batch.micro,
-        "gradient_accumulation_steps": batch.num_microbatches,
+    yield f"--deepspeed_config {DEEPSPEED_FILE}"
+
+
+def deepspeed_settings(result: Prediction) -> dict[str, Any]:
+    """Give what stands in the file that the flags for DeepSpeed name."""
+    scenario = result.scenario
+    return {
+        "train_batch_size": scenario.batch.global_size,
+        "train_micro_batch_size_per_gpu": scenario.batch.micro,
+        "gradient_accumulation_steps": scenario.batch.num_microbatches,
         "zero_optimization": {"stage": _SHARED[scenario.optimizer]},
     }
-    yield f"--deepspeed_config {quote(json.dumps(settings))}"

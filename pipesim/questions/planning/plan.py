@@ -21,6 +21,7 @@ from pipesim.questions.call_pool import CallPool, num_workers_for
 from pipesim.questions.judgement import LAYOUT_BAND, Judgement, judge
 from pipesim.questions.planning.bounds import Bound, CutTask, bound_cut
 from pipesim.questions.planning.candidate_timing import Timed
+from pipesim.questions.planning.dominance import NO_BETTER
 from pipesim.questions.planning.losses import Losses
 from pipesim.questions.planning.refinement import Confirmed, Refinement
 from pipesim.questions.planning.space import Candidate, changes_of, enumerate_cuts
@@ -419,5 +420,6 @@ def _with_pareto(choices: Sequence[Choice]) -> tuple[Choice, ...]:
 
 def _nothing_fits(cluster: Cluster, rejected: Counter[str]) -> str:
     lines = [f"nothing can run on {cluster.num_gpus} {cluster.accelerator.name}:"]
-    lines += [f"  {count} configurations: {reason}" for reason, count in rejected.most_common(5)]
+    told = [(reason, count) for reason, count in rejected.most_common() if not reason.startswith(NO_BETTER)]
+    lines += [f"  {count} configurations: {reason}" for reason, count in told[:5]]
     return "\n".join(lines)
