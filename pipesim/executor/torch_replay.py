@@ -4,6 +4,10 @@ What torch does otherwise than our executor, and a prediction must know of:
 
 - Each action first logs and starts its messages on the host, so a gap of host time lies before every action
   and a longer one before an action that waits; both are measured, not assumed.
+- A receive is posted where it stands in the order, often right before what takes it, and gloo moves a message
+  only then. So a rank that has more to do than its neighbours pays part of a message's time before each action
+  although the message was made long before: not modelled; GPipe over uneven stages, which has most of these,
+  ran 1.3 to 1.6 % longer than predicted.
 - I of the first stage does nothing, as no gradient leaves it, and W does the whole backward.
 - A pair (OVERLAP_F_B) runs as its F, then its B; both parts' sends come after it.
 - Its `Schedule1F1B` sends and receives in one blocking batch, which the same order in its runtime of orders
