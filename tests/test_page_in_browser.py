@@ -98,6 +98,27 @@ def test_what_is_drawn_covers_as_much_as_ranks_are_busy(tab, pages, page):
     assert np.abs(np.array(shares) - busy).max() < 0.004
 
 
+def test_what_the_script_has_read_adds_up_to_the_metrics(tab, pages):
+    tab.open(pages["gpt3"])
+    sums = f"""{LANE}.map(({{ run }}) => [run.name, run.offsets.slice(1).map((last, rank) => {{
+      const found = {{ warmup_s: run.gap[run.offsets[rank]], dependency_s: 0, p2p_s: 0, busy_s: 0 }};
+      for (let i = run.offsets[rank]; i < last; i++) {{
+        found.busy_s += run.end[i] - run.start[i] - run.collective[i];
+        if (i > run.offsets[rank]) {{
+          found.p2p_s += run.p2p[i];
+          found.dependency_s += run.gap[i] - run.p2p[i];
+        }}
+      }}
+      found.cooldown_s = run.makespan - run.end[last - 1];
+      return found;
+    }})])"""
+    for name, of_ranks in tab.run(sums):
+        scenario = pipesim.Scenario.load(GPT3).with_({"batch.global": 256, "schedule": name.split()[0]})
+        for found, rank in zip(of_ranks, scenario.predict().metrics.ranks, strict=True):
+            for part, seconds in found.items():
+                assert seconds == pytest.approx(getattr(rank.breakdown, part), abs=1e-7, rel=0)
+
+
 def test_hovering_says_what_runs_and_why_a_rank_is_idle(tab, pages):
     """1F1B of four ranks, F 1 and B 2: rank 0 waits from 4 to 10 for the backward of rank 1."""
     tab.open(pages["teaching"])

@@ -53,8 +53,8 @@ class Raster {
     this.image = new ImageData(width, height);
     this.pixels = new Uint32Array(this.image.data.buffer);
     this.cover = new Float64Array(KINDS * width);
-    this.carry = new Float64Array(KINDS);
-    this.used = new Set();
+    this.filled = new Int32Array(width);
+    this.used = new Uint8Array(KINDS);
     this.most = new Int32Array(width);
     this.least = new Int32Array(width);
     Object.assign(this, { width, height });
@@ -72,7 +72,7 @@ class Raster {
     from = Math.max(from, 0);
     to = Math.min(to, this.width);
     if (!(to > from)) return;
-    this.used.add(kind);
+    this.used[kind] = 1;
     const base = kind * this.width,
       first = Math.floor(from),
       last = Math.min(Math.floor(to), this.width - 1);
@@ -87,26 +87,27 @@ class Raster {
 
   // Stack the shares of each column; what rounding leaves goes to the next column, so that areas are right.
   settle(top, bottom) {
-    const height = bottom - top,
-      kinds = [...this.used].sort((one, other) => one - other);
-    if (!kinds.length) return;
-    const { cover, carry, pixels, width } = this;
-    for (let x = 0; x < width; x++) {
-      let y = top;
-      for (const kind of kinds) {
-        const wanted = cover[kind * width + x] * height + carry[kind];
-        const count = Math.max(0, Math.min(bottom - y, Math.round(wanted)));
-        if (cover[kind * width + x] === 0) continue;
-        carry[kind] = wanted - count;
-        const colour = palette.fill[kind];
-        for (const stop = y + count; y < stop; y++) pixels[y * width + x] = colour;
+    const { cover, pixels, width, used, filled } = this,
+      height = bottom - top;
+    filled.fill(top * width);
+    for (let kind = 0; kind < KINDS; kind++) {
+      if (!used[kind]) continue;
+      const colour = palette.fill[kind],
+        base = kind * width;
+      let carry = 0;
+      for (let x = 0; x < width; x++) {
+        const share = cover[base + x];
+        if (share === 0) continue;
+        const wanted = share * height + carry,
+          from = filled[x],
+          to = Math.min(bottom * width, from + Math.max(0, Math.round(wanted)) * width);
+        for (let at = from + x; at < to; at += width) pixels[at] = colour;
+        filled[x] = to;
+        carry = wanted - (to - from) / width;
       }
+      cover.fill(0, base, base + width);
+      used[kind] = 0;
     }
-    for (const kind of kinds) {
-      cover.fill(0, kind * width, (kind + 1) * width);
-      carry[kind] = 0;
-    }
-    this.used.clear();
   }
 }
 
