@@ -27,8 +27,8 @@ def trace_of(run, folder):
 @pytest.mark.parametrize(
     ("file", "changes"),
     [
-        (TEACHING, {"schedule": "dualpipe", "costs.p2p": 0.1}),
-        (TEACHING, {"costs.p2p": 0.1, "network.p2p": "blocking"}),
+        (TEACHING, {"schedule": "dualpipe", "costs.p2p": "0.1 s"}),
+        (TEACHING, {"costs.p2p": "0.1 s", "network.p2p": "blocking"}),
         (GPT3, {"batch.global": 32, "schedule": "zb-v"}),
     ],
 )
