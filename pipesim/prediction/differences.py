@@ -16,10 +16,10 @@ from pipesim.prediction.result import Prediction
 from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.domain import band_of, model_key
 
-_CLOSE = 0.05
+CLOSE = 0.05
 _OTHER_FORMAT_OR_CARD = 0.11
 """Of pairs that also differ in number format or card."""
-_SHARE_OF_DIFFERENCE = 0.3
+SHARE_OF_DIFFERENCE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ def difference_half_width(
     apart = math.hypot(bands[0].half_width, bands[1].half_width)
     if _base(first[0]) != _base(second[0]):
         return apart
-    least = _CLOSE if _kind(first[0]) == _kind(second[0]) else _OTHER_FORMAT_OR_CARD
-    return min(apart, math.hypot(least, _SHARE_OF_DIFFERENCE * log_ratio))
+    least = CLOSE if _kind(first[0]) == _kind(second[0]) else _OTHER_FORMAT_OR_CARD
+    return min(apart, math.hypot(least, SHARE_OF_DIFFERENCE * log_ratio))
 
 
 def _base(scenario: ResolvedScenario) -> tuple[object, ...]:

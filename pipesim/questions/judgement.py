@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal
 
+from pipesim.prediction.differences import CLOSE, SHARE_OF_DIFFERENCE
 from pipesim.schedules.frameworks import find_framework, runs_only_as_csv
 from pipesim.show.held import held_at_most
 from pipesim.show.protocols import R, TimedRun
 
-SCHEDULE_BAND = 0.02
-"""Half of the predicted ratios of two schedules' step times lie within this share of the measured ones, nine
-of ten within 0.05 (0.037 where pass times are given): the 36 pairs of schedules that the zero-bubble paper
-measured in six settings (arXiv 2401.10241, tables 4 and 5), by `pipesim accuracy`."""
-LAYOUT_BAND = 0.033
-"""The same of ways to cut a model: the 276 pairs of BLOOM's topology grid (arXiv 2211.05100); nine of ten
-within 0.094."""
+SCHEDULE_BAND = LAYOUT_BAND = CLOSE
+"""Nine of ten published pairs of schedules or of layouts that are close lie within this share of what is
+predicted of them; see `pipesim.prediction.differences`."""
 _ROUNDING = 1e-9
 """Step times that differ by less are one: the rounding of sums in another order."""
 
@@ -109,9 +107,16 @@ class Judgement(Generic[R]):
         return 1 - _seconds(self.recommended) / _seconds(self.own)
 
     @property
+    def gain_band(self) -> float:
+        """Share by which nine of ten savings of this size are off; 0 where times are stated."""
+        if self.gain is None or not self.band:
+            return 0.0
+        return math.hypot(self.band, SHARE_OF_DIFFERENCE * math.log(1 - self.gain))
+
+    @property
     def gain_is_clear(self) -> bool:
         """Whether the saving is more than predictions can tell apart."""
-        return self.gain is not None and abs(self.gain) > self.band
+        return self.gain is not None and abs(self.gain) > self.gain_band
 
     @property
     def runs_in_framework(self) -> bool:
@@ -140,6 +145,7 @@ class Judgement(Generic[R]):
             "frameworks": list(best.run.frameworks),
             "scenario_schedule": None if self.own is None else self.own.label,
             "saved_share": self.gain,
+            "saved_share_band": self.gain_band,
             "band": self.band,
             "ties": [row.run.label for row in self.ties],
             "limits": dict(self.limits),

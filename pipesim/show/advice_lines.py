@@ -80,7 +80,7 @@ def _gain_line(judged: JudgedRuns[R], refusal: str) -> str:
     elif own is best:
         text = "It is the schedule in the scenario."
     else:
-        exact = "" if not judged.band else f" (+-{short_percent(judged.band)})"
+        exact = "" if not judged.band else f" (+-{short_percent(judged.gain_band)})"
         text = f"vs {own.label}, the schedule in the scenario: {signed(-gain)}{exact}"
         if judged.band and not judged.gain_is_clear:
             text += ", no more than predictions can tell apart"
