@@ -30,6 +30,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "costs.p2p": schema.P2pKeys,
     "one of costs.skips": schema.SkipKeys,
     "efficiency": schema.EfficiencyKeys,
+    "one of efficiency.domains": schema.DomainKeys,
     "precision": schema.PrecisionKeys,
     "network": schema.NetworkKeys,
     "jitter": schema.JitterKeys,

@@ -364,6 +364,7 @@ def efficiency_keys(efficiency: Efficiency, accelerator: str) -> dict[str, Any]:
     for name in [name for name in stated if name.endswith("_s")]:
         stated[name.removesuffix("_s")] = f"{stated.pop(name)!r} s"
     stated["peak"] = {name: f"{rate!r} FLOP/s" for name, rate in stated.pop("peak_flops").items()}
+    stated["domains"] = [domain.to_keys() for domain in efficiency.domains]
     absent = [name for name, value in stated.items() if value is None or value == {}]
     for name in absent:
         del stated[name]

@@ -65,11 +65,18 @@ class PublishedSet:
         """
         lines = read_table(self.table) if file is None else read_table_file(file)
         with suppress(ScenarioError):
-            return [_checked(row) for row in self.read(lines)]
+            rows = [_checked(row) for row in self.read(lines)]
+            if file is None or not all((row.left_out or "").startswith(_CONTRADICTS) for row in rows):
+                return rows
         rows, errors = [], []
         for line in lines:
             try:
-                rows += [_checked(row) for row in self.read([line])]
+                of_line = [_checked(row) for row in self.read([line])]
+                for row in of_line:
+                    if row.scenario is not None and (row.left_out or "").startswith(_CONTRADICTS):
+                        errors.append(ScenarioError(str(row.left_out), file=line.file))
+                        break
+                rows += of_line
             except ScenarioError as error:
                 errors.append(error)
                 label, source = f"line {line.number}", line.get("source") or line.file
@@ -82,6 +89,9 @@ class PublishedSet:
         """Whether what was fitted on this set is what predicts a row."""
         preset = preset_of(row)
         return bool(self.fitted) if preset is None else preset in self.fitted
+
+
+_CONTRADICTS = "cannot be modelled"
 
 
 def preset_of(row: PublishedRow) -> str | None:
@@ -99,7 +109,7 @@ def _checked(row: PublishedRow) -> PublishedRow:
     try:
         scenario_from_mapping(row.scenario)
     except ScenarioError as error:
-        return replace(row, left_out=f"cannot be modelled: {error}")
+        return replace(row, left_out=f"{_CONTRADICTS}: {error}")
     return row
 
 
