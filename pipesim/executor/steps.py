@@ -18,6 +18,7 @@ from pipesim.executor.instructions import RankProgram
 from pipesim.executor.job import Job, RankResult
 from pipesim.executor.models import PipelineModel, StageModule, build_stage, sample
 from pipesim.executor.saved_bytes import ActivationMeter
+from pipesim.executor.shared_parameters import refuse_untied
 from pipesim.executor.stage import AnyStage, Boundary, Stage
 from pipesim.executor.wgrad import deferred_share
 from pipesim.executor.workload import EmulatedWorkload
@@ -38,6 +39,7 @@ def make_stage(job: Job, model: PipelineModel, index: int, device: torch.device)
             f"cut into these stages the model has the skip connections {found}; the schedule carries "
             f"{', '.join(f'{source} to {target}' for source, target in schedule.skips) or 'none'}"
         )
+    refuse_untied(model.layers, sizes, schedule.schedule.holders, num_replicas=job.num_replicas)
     first = sum(sizes[:index])
     inside = [model.taken_by(first + at) for at in range(len(layers))]
     needed = {skip.layer for skip in crossing if skip.source == index}
