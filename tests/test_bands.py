@@ -61,6 +61,14 @@ def test_a_stated_band_stands():
     assert predicted(efficiency={"error_band": 0.02}).band.half_width == pytest.approx(math.log(1.02))
 
 
+def test_runs_of_ones_own_narrow_the_band_of_their_model_alone():
+    preset = domain()
+    own = replace(preset, rows=2, models=("1x1x1",), seen=0.02, unseen=0.02, nodes=10_000, releases=())
+    narrowed = preset.with_own(own)
+    assert (narrowed.seen, narrowed.unseen, narrowed.rows) == (0.02, preset.unseen, 2)
+    assert (narrowed.models, narrowed.nodes, narrowed.releases) == (("1x1x1",), 10_000, preset.releases)
+
+
 def test_configurations_of_one_model_share_errors():
     one, other = predicted(), predicted(schedule="gpipe")
     found = difference(one, other)

@@ -7,7 +7,7 @@ A half-width h is of the natural logarithm of measured over predicted: nine of t
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,6 +56,17 @@ class Domain:
     seen: float
     unseen: float
     new_release: float
+
+    def with_own(self, own: Domain) -> Domain:
+        """Domain of a set calibrated to runs of one's own: surer of their models, and of those alone."""
+        more: dict[str, Any] = {
+            name: tuple(sorted({*getattr(self, name), *getattr(own, name)}))
+            for name in ("cards", "formats", "sharding", "schedules", "releases")
+        }
+        for name in ("context", "expert", "nodes"):
+            more[name] = max(getattr(self, name), getattr(own, name))
+        unseen = max(self.unseen, own.seen)
+        return replace(self, rows=own.rows, models=own.models, seen=own.seen, unseen=unseen, **more)
 
     def to_keys(self) -> dict[str, Any]:
         """As in an efficiency preset."""

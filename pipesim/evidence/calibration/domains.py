@@ -55,18 +55,21 @@ def found_domains(
 
 def _domain(samples: list[Sample], seen: FloatArray, unseen: FloatArray, experts: bool) -> Domain:
     scenarios = [s.scenario for s in samples]
+    of_seen = seen_half_width([_cluster(one) for one in samples], seen)
+    of_unseen = unseen_half_width([model_of(one) for one in scenarios], unseen, _POOLED_SPREAD[experts])
+    return _covered(scenarios, experts, of_seen, max(of_seen, of_unseen))
 
+
+def _covered(scenarios: Sequence[ResolvedScenario], experts: bool, seen: float, unseen: float) -> Domain:
     def of(value: Callable[[ResolvedScenario], str | None]) -> tuple[str, ...]:
         return tuple(sorted({found for one in scenarios if (found := value(one)) is not None}))
 
     def most(value: Callable[[ResolvedScenario], int]) -> int:
         return max(map(value, scenarios))
 
-    of_seen = seen_half_width([_cluster(one) for one in samples], seen)
-    of_unseen = unseen_half_width([model_of(one) for one in scenarios], unseen, _POOLED_SPREAD[experts])
     return Domain(
         experts=experts,
-        rows=len(samples),
+        rows=len(scenarios),
         models=of(model_of),
         cards=of(_card),
         formats=of(lambda one: one.precision.compute),
@@ -76,10 +79,15 @@ def _domain(samples: list[Sample], seen: FloatArray, unseen: FloatArray, experts
         context=most(lambda one: one.parallel.context),
         expert=most(lambda one: one.parallel.expert),
         nodes=most(lambda one: 0 if one.cluster is None else one.cluster.num_nodes),
-        seen=round(of_seen, 4),
-        unseen=round(max(of_seen, of_unseen), 4),
+        seen=round(seen, 4),
+        unseen=round(unseen, 4),
         new_release=_RELEASE_CHANGE[experts],
     )
+
+
+def found_domain(scenarios: Sequence[ResolvedScenario], half_width: float) -> Domain:
+    """Domain of runs that one efficiency set was calibrated to."""
+    return _covered(scenarios, has_experts(scenarios[0]), half_width, half_width)
 
 
 def _card(scenario: ResolvedScenario) -> str | None:

@@ -16,6 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipesim.errors import ScenarioError
+from pipesim.evidence.calibration.domains import found_domain
+from pipesim.evidence.calibration.row_samples import has_experts
 from pipesim.evidence.published.tables import TableLine, read_table_file
 from pipesim.prediction import Programs, predict
 from pipesim.scenario import ResolvedScenario, load_scenario
@@ -275,9 +277,24 @@ def calibrate_steps(steps: Sequence[Step]) -> StepCalibration:
     changes["efficiency"] |= {
         "name": f"{first.efficiency.name}, calibrated",
         "source": f"{len(measured)} measured step times, starting from {first.efficiency.name}",
-        "error_band": min(1.0, float(np.expm1(max(of_measured)))),
+        **_band_keys(measured, max(of_measured)),
     }
     return StepCalibration(first.with_(changes), float(np.exp(values[4])), found, forecasts)
+
+
+def _band_keys(measured: Sequence[Step], half_width: float) -> dict[str, Any]:
+    """Narrow the domain of the measured steps to what they tell; other models keep their band.
+
+    Where the set has no rows of their kind, the band is stated for whatever follows.
+    """
+    scenarios = [step.scenario for step in measured]
+    efficiency, experts = scenarios[0].efficiency, has_experts(scenarios[0])
+    assert efficiency is not None
+    if experts not in {domain.experts for domain in efficiency.domains}:
+        return {"error_band": min(1.0, float(np.expm1(half_width)))}
+    own = found_domain(scenarios, half_width)
+    domains = [domain.with_own(own) if domain.experts == experts else domain for domain in efficiency.domains]
+    return {"domains": [domain.to_keys() for domain in domains]}
 
 
 class _StepTimes:
