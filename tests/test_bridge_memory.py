@@ -1,10 +1,10 @@
 """Configurations that NVIDIA ran must fit: layouts of its summaries with its recipes' settings."""
 
 import pytest
+from bridge_layouts import bridge
 
 from pipesim.costs.transformer.parameters import model_parameters
 from pipesim.device_memory import fits_memory, peak_memory_by_rank
-from pipesim.evidence.published.bridge_rows import bridge
 from pipesim.evidence.published.tables import read_table
 from pipesim.prediction import Programs, prepare
 from pipesim.scenario import scenario_from_mapping
