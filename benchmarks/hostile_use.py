@@ -273,6 +273,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, default=10, help="kills of each verb by each signal")
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
     result: dict[str, Any] = {"date": datetime.now(UTC).date().isoformat(), "python": sys.version.split()[0]}
     if asked.only != "kills":
         with tempfile.TemporaryDirectory() as folder:

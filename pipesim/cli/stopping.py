@@ -9,7 +9,7 @@ import threading
 import time
 from types import FrameType
 
-GRACE_S = 3.0
+GRACE_S = 5.0
 """Time to end in good order, before what still runs, such as foreign machine code, is ended as it stands."""
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 

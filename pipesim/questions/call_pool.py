@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from pipesim.errors import ExecutionError, ScenarioError
+from pipesim.questions.beside import beside
 
 Task = TypeVar("Task")
 Value = TypeVar("Value")
@@ -125,8 +126,7 @@ def _until_crash(
     while (queue or running) and not crashed:
         while queue and len(running) < num_at_once:
             try:
-                with _unheard_by_children():
-                    running[executor.submit(function, queue[0])] = queue[0]
+                running[_submit(executor, function, queue[0])] = queue[0]
             except BrokenExecutor:
                 break
             queue.popleft()
@@ -149,9 +149,7 @@ def _start_processes(num_workers: int) -> ProcessPoolExecutor:
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(num_workers, mp_context=context, initializer=_end_with_parent)
     try:
-        with _unheard_by_children():
-            first = executor.submit(os.getpid)
-        first.result()
+        _submit(executor, os.getpid).result()
     except BrokenExecutor:
         _end(executor, at_once=True)
         raise ExecutionError(
@@ -166,9 +164,22 @@ def _start_processes(num_workers: int) -> ProcessPoolExecutor:
 
 def _end(executor: ProcessPoolExecutor, *, at_once: bool) -> None:
     """Shut down; at once, without waiting for what still runs and nobody will ask for."""
-    for process in list((executor._processes or {}).values()) if at_once else ():
-        process.kill()
+    if at_once:
+        with executor._shutdown_lock:  # of a process that is being started
+            processes = list((executor._processes or {}).values())
+        for process in processes:
+            process.kill()
     executor.shutdown(cancel_futures=True)
+
+
+def _submit(executor: ProcessPoolExecutor, function: Callable[..., Value], *arguments: Any) -> Future[Value]:
+    """Submit from a thread, where no signal breaks off the start of a process half-way."""
+
+    def submit() -> Future[Value]:
+        with _unheard_by_children():
+            return executor.submit(function, *arguments)
+
+    return beside(submit)()
 
 
 @contextmanager
