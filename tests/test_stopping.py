@@ -172,3 +172,10 @@ def test_a_journal_is_a_file(kind, tmp_path):
     os.mkfifo(path) if kind == "pipe" else path.symlink_to("/dev/zero")
     with pytest.raises(ScenarioError, match="is a device or a pipe"):
         Journal(path, "digest", 3)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="descriptors are closed as a Unix shell does")
+def test_a_closed_standard_error_takes_no_answer_away():
+    command = f"{sys.executable} -m pipesim compare {TEACHING} --schedules 1f1b 2>&-"
+    done = subprocess.run(["sh", "-c", command], check=False, capture_output=True, text=True)
+    assert (done.returncode, "USE 1f1b" in done.stdout) == (0, True)

@@ -63,7 +63,7 @@ def counting_bar(words: str, *, quiet: bool) -> Iterator[Callable[[int, int], No
 
 @contextmanager
 def _bar(words: str, *columns: Any, quiet: bool) -> Iterator[Callable[..., None]]:
-    if quiet or not sys.stderr.isatty():
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
         yield lambda **_: None
         return
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
