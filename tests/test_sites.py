@@ -156,6 +156,7 @@ def test_unlike_nodes_of_one_site_need_no_links_and_a_plan_cuts_over_them():
         ({"groups": 5}, {}, "found 5; a list is needed"),
         ({"num_nodes": 3}, {}, "found 3; the groups have 2"),
         ({"other_accelerators": {"0": "h100-sxm"}}, {}, "groups say what every node has"),
+        ({"accelerator": "a100-sxm-80"}, {}, "cluster.accelerator: groups say what every node has"),
         (
             {"site_links": [{"between": ["oslo", "bonn"], "latency": 0, "bandwidth": "1 GB/s"}]},
             {},

@@ -77,6 +77,10 @@ def _model(value: Any, directory: Path, echo: dict[str, str]) -> Any:
 
 
 def _cluster(value: dict[str, Any], echo: dict[str, str]) -> dict[str, Any]:
+    if value.get("groups") and "accelerator" in value:
+        raise ScenarioError(
+            "groups say what every node has; remove one of the two", key="cluster.accelerator"
+        )
     cluster = _of_groups(_machine(value, echo), echo)
     for key, kind in CLUSTER_PRESETS.items():
         if key in cluster:
@@ -113,7 +117,7 @@ def _of_groups(value: dict[str, Any], echo: dict[str, str]) -> dict[str, Any]:
     if "num_nodes" not in value and all(isinstance(n, int) and not isinstance(n, bool) for n in numbers):
         result["num_nodes"] = sum(numbers)
         echo["cluster.num_nodes"] = f"{result['num_nodes']} (of all groups)"
-    if "accelerator" not in value and "accelerator" in written[0]:
+    if "accelerator" in written[0]:
         result["accelerator"] = written[0]["accelerator"]
     return result
 

@@ -61,9 +61,13 @@ def _spread(value: object) -> float:
 
 def _share_below_one(value: object) -> float:
     text = value.strip() if isinstance(value, str) else value
-    found = 0.0 if text in ("0%", "0 %") else _share_or_zero(value)
+    try:
+        found = 0.0 if text in ("0%", "0 %") else _share_or_zero(value)
+    except ScenarioError:
+        found = 1.0
     if found >= 1:
-        raise ScenarioError(f"found {value!r}; a share below 1 is needed, such as 0.05 or 5 %")
+        needed = "a share of at least 0 and below 1 is needed, such as 0.05 or 5 %"
+        raise ScenarioError(f"found {value!r}; {needed}")
     return found
 
 
