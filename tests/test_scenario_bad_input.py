@@ -35,7 +35,7 @@ CHANGED = [
     (MODEL, ["network.mode=fast"], "network.mode", ["'fast'", "fair, fifo, ideal"]),
     (MODEL, ["network.all_reduce=tree", "optimizer=sharded"], "network.all_reduce", ["tree", "auto, ring"]),
     (MODEL, ["jitter.compute=5"], "jitter.compute", ["found 5", "at most 1", "0.02 means 2 %"]),
-    *((MODEL, [f"headroom={share}"], "headroom", ["at least 0 and below 1"]) for share in (5, 1, -1, "150 %")),
+    *((MODEL, [f"headroom={share}"], "headroom", ["at least 0 and below 1"]) for share in (5, 1, "150 %")),
     (MODEL, ["cluster.nics_per_node=3"], "cluster.nics_per_node", ["found 3", "8 devices"]),
     (MODEL, ["cluster.oversubscription=2"], "cluster.nodes_per_switch", ["missing"]),
     (MODEL, ["cluster.machine=dgx"], "cluster.machine", ["no preset of machines", "dgx-a100"]),
