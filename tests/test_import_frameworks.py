@@ -31,6 +31,26 @@ def test_torchtitan_405b_fills_its_degree_from_the_world(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("overrides", "chosen", "words"),
+    [
+        ((), "h100-torchtitan", "h100-torchtitan (runs of torchtitan on h100-sxm"),
+        (("cluster.accelerator=b200-sxm",), None, "no set of torchtitan on 'b200-sxm'"),
+        (("efficiency=h100-nemo",), "h100-nemo", None),
+    ],
+)
+def test_torchtitan_is_timed_with_its_own_set(
+    tmp_path: Path, overrides: tuple[str, ...], chosen: str | None, words: str | None
+) -> None:
+    imported = import_files("torchtitan", [DATA / "torchtitan_405b.toml"], overrides=overrides)
+    assert imported.mapping.get("efficiency") == chosen
+    assert (words or "") in imported.inferred.get("efficiency", "")
+    assert ("efficiency" in imported.inferred) == (words is not None)
+    used = written(imported, tmp_path).efficiency
+    assert used is not None
+    assert used.name == (chosen or "b200-nemo")
+
+
 def test_torchtitan_microbatches_of_2024_are_the_pipeline_degree(tmp_path: Path) -> None:
     imported = import_files("torchtitan", [DATA / "torchtitan_405b_2024.toml"])
     scenario = written(imported, tmp_path)

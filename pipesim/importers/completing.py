@@ -9,6 +9,7 @@ from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.importers.facts import Facts, product, refuse_what_the_tool_refuses
+from pipesim.scenario.counts import shown
 from pipesim.scenario.entry import scenario_from_mapping
 from pipesim.scenario.overrides import apply_overrides, parse_override
 from pipesim.scenario.presets import get_preset
@@ -81,6 +82,7 @@ def complete(facts: Facts, *, overrides: Iterable[str] = ()) -> Imported:
         "batch": batch,
         "schedule": facts.schedule,
     }
+    _take_own_set(facts, mapping["cluster"]["accelerator"])
     for key in _SECTIONS:
         value = getattr(facts, key)
         if value not in (None, {}):
@@ -89,6 +91,8 @@ def complete(facts: Facts, *, overrides: Iterable[str] = ()) -> Imported:
         facts.placeholders.setdefault("precision", "the number format is not stated; bf16 is taken")
         facts.precision.setdefault("compute", "bf16")
         mapping["precision"] = facts.precision
+    if list(facts.efficiency) == ["preset"]:
+        mapping["efficiency"] = facts.efficiency["preset"]
     if list(facts.precision) == ["compute"]:
         mapping["precision"] = facts.precision["compute"]
     if facts.p2p is not None:
@@ -105,6 +109,25 @@ def complete(facts: Facts, *, overrides: Iterable[str] = ()) -> Imported:
     stated = [parse_override(override)[0] for override in overrides]
     invented = {key: why for key, why in facts.placeholders.items() if not _is_below(key, stated)}
     return Imported(facts.tool, facts.files, mapping, facts.inferred, facts.not_used, invented)
+
+
+def _take_own_set(facts: Facts, accelerator: str) -> None:
+    """Time a run with the efficiency set of its own software, or say that the accelerator has none."""
+    if not facts.sets or "efficiency" in facts.stated or "efficiency.preset" in facts.stated:
+        return
+    accelerator = facts.stated.get(
+        "cluster.accelerator.preset", facts.stated.get("cluster.accelerator", accelerator)
+    )
+    if own := facts.sets.get(accelerator if isinstance(accelerator, str) else ""):
+        facts.efficiency["preset"] = own
+        facts.inferred["efficiency"] = (
+            f"{own} (runs of {facts.tool} on {accelerator}; `pipesim presets` lists others)"
+        )
+    else:
+        facts.inferred["efficiency"] = (
+            f"no set of {facts.tool} on {shown(accelerator)}: the accelerator's usual one, measured with "
+            "other software, stands in; `pipesim presets` lists what there is"
+        )
 
 
 def _is_below(key: str, stated: Iterable[str]) -> bool:

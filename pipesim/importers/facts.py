@@ -24,6 +24,8 @@ class Facts:
         What the user states by the scenario's keys, which goes before what the files say.
     efficiency, precision, offload : dict
         Fields of the scenario's sections of these names.
+    sets : Mapping
+        Efficiency sets fitted on the framework's own runs, by accelerator, where they are not the usual ones.
     recompute_modules, recompute_layers : list of str, int
         The scenario's keys of these names, where `recompute` does not say it all.
     expert_dispatch : str, optional
@@ -87,6 +89,7 @@ class Facts:
     offload: dict[str, Any] = field(default_factory=dict)
     precision: dict[str, Any] = field(default_factory=dict)
     efficiency: dict[str, Any] = field(default_factory=dict)
+    sets: Mapping[str, str] = field(default_factory=dict)
     p2p: str | None = None
     limits: tuple[Limit, ...] = ()
     inferred: dict[str, str] = field(default_factory=dict)

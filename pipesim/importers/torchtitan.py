@@ -35,6 +35,8 @@ _EXCHANGES = {
 """``alltoall`` hands shards on from device to device , says torch's experimental context_parallel."""
 _KERNEL = re.compile(r"_(flex|varlen)(_attn)?$")
 """What a flavour's name says of its attention kernel."""
+_SETS = {"h100-sxm": "h100-torchtitan"}
+"""Efficiency sets fitted on torchtitan's published runs, by accelerator."""
 WHERE = ("parallelism", "experimental", "training")
 """Sections that have held the parallel degrees, newest first."""
 _SIZES = {
@@ -58,7 +60,7 @@ def read(request: Request) -> Facts:
     path = request.paths[0]
     text = read_text(path)
     facts = request.facts("torchtitan")
-    facts.limits = LIMITS
+    facts.limits, facts.sets = LIMITS, _SETS
     document = _of_python(request, text) if path.suffix == ".py" else _of_toml(text, str(path))
     settings = request.settings(_overridden(document, request, facts))
     _model(facts, settings)
