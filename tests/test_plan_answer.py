@@ -13,7 +13,7 @@ from pipesim.importers.readers import import_files
 from pipesim.prediction import predict
 from pipesim.questions.planning import plan
 from pipesim.questions.planning.dominance import better_sharing
-from pipesim.questions.planning.launch_flags import deepspeed_settings, launch_flags
+from pipesim.questions.planning.launch_flags import deepspeed_settings, launch_flags, launch_notes
 from pipesim.questions.planning.space import Cut, enumerate_cuts, scenario_of
 from pipesim.questions.planning.words import plan_lines, short_choice_table
 from pipesim.scenario import scenario_from_mapping
@@ -154,9 +154,50 @@ def test_flags_are_for_frameworks_that_run_the_schedule_by_name():
     assert "--parallelism.pipeline_parallel_schedule ZBVZeroBubble" in flags
     assert "--parallelism.pipeline_parallel_layers_per_stage 2" in flags
     assert "--training.local_batch_size 16" in flags
-    assert "--parallelism.data_parallel_shard_degree 2" in flags
+    assert "--parallelism.pipeline_parallel_first_stage_less_layers 0" in flags
+    assert "--parallelism.pipeline_parallel_last_stage_less_layers 0" in flags
+    assert "--parallelism.data_parallel_replicate_degree 2" in flags
+    assert "--parallelism.data_parallel_shard_degree 1" in flags
+    (note,) = launch_notes(result, "torch")
+    assert "no flag for sharded optimizer states alone" in note
     plain = run_of(Cut(2, 2, 1, 1, 2, 2, True, "plain"), 1, "1f1b")
     assert launch_flags(plain, "DeepSpeed")[-1] == "--deepspeed_config ds_config.json"
     settings = deepspeed_settings(plain)
     assert settings["zero_optimization"] == {"stage": 0}
     assert settings["train_batch_size"] == 2 * settings["gradient_accumulation_steps"] * 2 == 32
+
+
+@pytest.mark.parametrize(
+    ("layers", "chunks", "schedule", "flags"),
+    [
+        # ceil(8 / 1) = 8 stages, 4 a rank
+        (
+            8,
+            4,
+            "interleaved-1f1b",
+            ["layers_per_stage 1", "first_stage_less_layers 0", "last_stage_less_layers 0"],
+        ),
+        # ceil(9 / 2) = 5, not 6
+        (9, 3, "interleaved-1f1b", None),
+        # ceil(5 / 2) = 3, not 4: without L two stages a rank are made of 5 layers
+        (5, 2, "interleaved-1f1b", ["first_stage_less_layers 0", "last_stage_less_layers 0"]),
+        (7, 1, "1f1b", ["layers_per_stage 4", "first_stage_less_layers 0", "last_stage_less_layers 0"]),
+        # torchtitan: "Multi-stage schedule requires at least 2 stages per rank"
+        (8, 1, "zb-h1", None),
+    ],
+)
+def test_torchtitan_gets_flags_for_cuts_that_it_makes(layers, chunks, schedule, flags):
+    cut = {
+        "model": SMALL["model"] | {"num_hidden_layers": layers},
+        "parallel": {"pipeline": 2, "tensor": 2, "data": 2, "virtual_stages": chunks},
+        "schedule": schedule,
+        "optimizer": "fsdp",
+    }
+    result = predict(scenario_from_mapping(SMALL | cut))
+    prefix = "--parallelism.pipeline_parallel_"
+    found = [flag.removeprefix(prefix) for flag in launch_flags(result, "torch") if "layers" in flag]
+    assert found == (flags or [])
+    notes = launch_notes(result, "torch")
+    assert bool(notes) == (flags is None)
+    assert all(f"no such cut by flag: {layers} layers on {2 * chunks} stages" in note for note in notes)
+    assert "--parallelism.data_parallel_shard_degree 2" in launch_flags(result, "torch")

@@ -17,7 +17,12 @@ from pipesim.files import check_outputs
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.questions.planning import Plan, plan
 from pipesim.questions.planning.budget import DAY_S, Budget, ClusterSize, smallest_cluster
-from pipesim.questions.planning.launch_flags import DEEPSPEED_FILE, deepspeed_settings, launch_flags
+from pipesim.questions.planning.launch_flags import (
+    DEEPSPEED_FILE,
+    deepspeed_settings,
+    launch_flags,
+    launch_notes,
+)
 from pipesim.questions.planning.plan import DEFAULT_TOP
 from pipesim.questions.planning.words import (
     main_losses,
@@ -144,6 +149,7 @@ def _show(
     for name in FRAMEWORKS if found.judged.framework is None else (found.judged.framework,):
         if flags := launch_flags(best.result, name):
             terminal.show(*command_lines([f"{name}:", *flags], terminal.width()), wide=True)
+            terminal.show(*launch_notes(best.result, name))
             if name == "DeepSpeed":
                 terminal.show(f"{DEEPSPEED_FILE}: {json.dumps(deepspeed_settings(best.result))}")
     terminal.show(*urgent_notes([best.result], changes_for_memory))
@@ -220,6 +226,7 @@ def _document(
         "num_gpus": first.result.scenario.parallel.num_gpus,
         "price": price_words(first),
         "launch": {name: flags for name in FRAMEWORKS if (flags := launch_flags(first.result, name))},
+        "launch_notes": {name: notes for name in FRAMEWORKS if (notes := launch_notes(first.result, name))},
         "recommendation": recommendation(first, num_tokens or 1e12),
     }
     if num_tokens is not None:

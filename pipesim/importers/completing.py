@@ -86,13 +86,11 @@ def complete(facts: Facts, *, overrides: Iterable[str] = ()) -> Imported:
     for key in _SECTIONS:
         value = getattr(facts, key)
         if value not in (None, {}):
-            mapping[key] = value
+            mapping[key] = value["preset"] if key == "efficiency" and list(value) == ["preset"] else value
     if "compute" not in facts.precision:
         facts.placeholders.setdefault("precision", "the number format is not stated; bf16 is taken")
         facts.precision.setdefault("compute", "bf16")
         mapping["precision"] = facts.precision
-    if list(facts.efficiency) == ["preset"]:
-        mapping["efficiency"] = facts.efficiency["preset"]
     if list(facts.precision) == ["compute"]:
         mapping["precision"] = facts.precision["compute"]
     if facts.p2p is not None:

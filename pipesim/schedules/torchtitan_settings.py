@@ -2,7 +2,7 @@
 
 With a CSV torchtitan takes torch's runtime for the order, but which stages a rank builds it still decides by
 the named schedule: github.com/pytorch/torchtitan, torchtitan/distributed/pipeline_parallel.py,
-``pipeline_module_split`` and ``build_pipeline_schedule``, commit 02ef790c7971.
+``pipeline_module_split`` and ``build_pipeline_schedule``, commit 02ef790c7961.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from pipesim.prediction import Prediction
 from pipesim.schedules import family
 
 DEEPSPEED_FILE = "ds_config.json"
+_SINGLE_STAGE = ("1F1B", "GPipe")
+"""Classes of torch that have one stage a rank; torchtitan gives others at least two."""
 _SHARED = {"plain": 0, "sharded": 1, "zero2": 2, "zero3": 3, "fsdp": 3}
 
 
@@ -38,6 +40,48 @@ def launch_flags(result: Prediction, framework: str) -> list[str]:
             return list(_deepspeed(result))
 
 
+def launch_notes(result: Prediction, framework: str) -> list[str]:
+    """Say what of a configuration a framework's flags leave out, and what would say it."""
+    if framework != "torch" or not launch_flags(result, framework):
+        return []
+    notes = []
+    if result.scenario.parallel.pipeline > 1 and _stage_flags(result) is None:
+        notes.append(
+            f"torchtitan takes no such cut by flag: {_layers(result)} layers on {result.metrics.num_stages} "
+            "stages, which parallelism.module_fqns_per_model_part lists one by one"
+        )
+    if result.scenario.optimizer == "sharded" and result.scenario.parallel.data > 1:
+        notes.append(
+            "torchtitan has no flag for sharded optimizer states alone: with these every replica keeps them "
+            "whole, which takes more memory; optimizer: fsdp plans for data_parallel_shard_degree"
+        )
+    return notes
+
+
+def _layers(result: Prediction) -> int:
+    model = result.scenario.model
+    return 0 if model is None else model.num_hidden_layers
+
+
+def _stage_flags(result: Prediction) -> list[str] | None:
+    """Name what makes torchtitan cut the layers evenly into the stages; None where nothing does.
+
+    It makes ceil((layers + less of the first + less of the last) / L) stages, by default one of a rank or two
+    by the schedule, and gives the remainder to the first: github.com/pytorch/torchtitan,
+    torchtitan/distributed/pipeline_parallel.py, ``pipeline_llm``, commit 02ef790c7961.
+    """
+    num_stages, num_chunks = result.metrics.num_stages, result.metrics.num_chunks
+    name, *_ = family(result.schedule.name).known_as["torch"].split()
+    single = name in _SINGLE_STAGE
+    if result.scenario.layers.kind != "even" or single is not (num_chunks == 1):
+        return None
+    flags = [f"--parallelism.pipeline_parallel_{end}_stage_less_layers 0" for end in ("first", "last")]
+    each = -(-_layers(result) // num_stages)
+    if -(-_layers(result) // each) == num_stages:
+        return [f"--parallelism.pipeline_parallel_layers_per_stage {each}", *flags]
+    return flags if num_chunks == (1 if single else 2) else None
+
+
 def _megatron(result: Prediction) -> Iterator[str]:
     scenario = result.scenario
     parallel, batch = scenario.parallel, scenario.batch
@@ -63,9 +107,8 @@ def _megatron(result: Prediction) -> Iterator[str]:
 
 
 def _torchtitan(result: Prediction) -> Iterator[str]:
-    scenario, metrics = result.scenario, result.metrics
-    parallel, batch, model = scenario.parallel, scenario.batch, scenario.model
-    assert model is not None
+    scenario = result.scenario
+    parallel, batch = scenario.parallel, scenario.batch
     name, *_ = family(result.schedule.name).known_as["torch"].split()
     yield f"--parallelism.tensor_parallel_degree {parallel.tensor}"
     yield f"--parallelism.pipeline_parallel_degree {parallel.pipeline}"
@@ -73,16 +116,14 @@ def _torchtitan(result: Prediction) -> Iterator[str]:
         yield f"--parallelism.context_parallel_degree {parallel.context}"
     if parallel.expert > 1:
         yield f"--parallelism.expert_parallel_degree {parallel.expert}"
-    kind = "replicate" if scenario.optimizer == "plain" else "shard"
+    kind = "replicate" if scenario.optimizer in ("plain", "sharded") else "shard"
     yield f"--parallelism.data_parallel_{kind}_degree {parallel.data}"
     if kind == "replicate":
         yield "--parallelism.data_parallel_shard_degree 1"
     if parallel.pipeline > 1:
         yield f"--parallelism.pipeline_parallel_schedule {name}"
         yield f"--parallelism.pipeline_parallel_microbatch_size {batch.micro}"
-        if metrics.num_chunks > 1:
-            layers_per_stage = -(-model.num_hidden_layers // metrics.num_stages)
-            yield f"--parallelism.pipeline_parallel_layers_per_stage {layers_per_stage}"
+        yield from _stage_flags(result) or ()
     yield f"--training.local_batch_size {(batch.global_size or 0) // parallel.data}"
     yield f"--training.global_batch_size {batch.global_size}"
     yield f"--activation_checkpoint.mode {scenario.recompute}"
