@@ -85,3 +85,20 @@ def test_gathers_are_idle_time_with_a_name(schedule):
         assert total + parts.collective_s + parts.cooldown_s == pytest.approx(shared.makespan_s)
     assert shared.bubble_ratio > plain.bubble_ratio
     assert [rank.busy_s for rank in shared.ranks] == pytest.approx([rank.busy_s for rank in plain.ranks])
+
+
+HALF = [{"num_nodes": 1, "accelerator": name} for name in ("h100-sxm", "a100-sxm-80")]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cluster.other_accelerators": {"2": "a100-sxm-80"}},
+        {"cluster": {"machine": "dgx-a100", "num_nodes": 2, "groups": HALF}, "parallel.data": 4},
+    ],
+)
+def test_a_set_that_is_borrowed_for_some_of_the_accelerators_has_the_wide_band(changes):
+    asked = predict(scenario_from_mapping(MAPPING).with_(changes), timing="fast")
+    assert asked.band.share == pytest.approx(0.5)
+    assert any("h100-nemo was not fitted on a100-sxm-80" in words for words in asked.warnings)
+    assert predict(scenario(), timing="fast").band.share < 0.3

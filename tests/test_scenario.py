@@ -37,7 +37,7 @@ def direct(**costs: object) -> dict[str, object]:
 def test_shipped_scenarios_load(path: Path) -> None:
     scenario = load_scenario(path)
     assert scenario.file == str(path)
-    borrowed = ["efficiency"] if scenario.torch_model is not None else []
+    borrowed = ["efficiency"] if scenario.torch_model is not None or path.stem == "two-sites" else []
     assert [warning.split()[0] for warning in scenario.warnings] == borrowed
     bases = (scenario.model, scenario.torch_model, scenario.costs)
     assert sum(basis is not None for basis in bases) == 1
@@ -205,7 +205,7 @@ def test_direct_costs_stay_exact() -> None:
 
 
 def test_the_backward_in_parts() -> None:
-    mapping = direct(input_gradient=[0, 1, 1, 1], weight_gradient=[1, 1, 1, 2])
+    mapping = direct(input_gradient=[0, "1 s", "1 s", "1 s"], weight_gradient=["1 s", "1 s", "1 s", "2 s"])
     del mapping["costs"]["backward"]
     costs = scenario_from_mapping(mapping).costs
     assert costs.backward_s == (1, 2, 2, 3)

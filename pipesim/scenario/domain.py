@@ -142,7 +142,7 @@ def band_of(scenario: ResolvedScenario, schedule: str) -> Band | None:
     if efficiency is None:
         return None
     if not efficiency.fitted or scenario.torch_model is not None:
-        words = "torch models" if scenario.torch_model is not None else "this accelerator"
+        words = ", ".join(efficiency.borrowed_for) or "torch models"
         return Band(BORROWED_HALF_WIDTH, f"{efficiency.name} is borrowed for {words}")
     if efficiency.error_band is not None:
         return Band(math.log1p(efficiency.error_band), f"stated with {efficiency.name}")

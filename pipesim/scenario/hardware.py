@@ -120,10 +120,14 @@ class Cluster:
         """Accelerator of each pipeline rank."""
         return [self.other_accelerators.get(rank, self.accelerator) for rank in range(num_ranks)]
 
+    def device_names(self, num_ranks: int) -> list[str]:
+        """Name of the accelerator of each device of unlike nodes, else of each pipeline rank."""
+        unlike = self.accelerator_of_device()
+        return [one.name for one in unlike or self.accelerators(self.num_numbered_ranks or num_ranks)]
+
     def device_words(self, num_ranks: int) -> str:
         """Devices by name with their number, as in ``2 h100-sxm and 2 a100-sxm-80``."""
-        unlike = self.accelerator_of_device()
-        names = [accelerator.name for accelerator in unlike or self.accelerators(num_ranks)]
+        names = self.device_names(num_ranks)
         each = self.num_gpus // len(names)
         return " and ".join(f"{each * names.count(name)} {name}" for name in dict.fromkeys(names))
 

@@ -193,7 +193,8 @@ def _efficiency(
     keys: AnyScenarioKeys, cluster: Cluster, parallel: Parallel, layers: LayerSplit, notes: Notes
 ) -> Efficiency:
     """Resolve the efficiency set of a model on a cluster, and say what else such a run has by default."""
-    efficiency = resolve_efficiency(keys.efficiency, cluster.accelerator, notes)
+    names = cluster.device_names(parallel.pipeline)
+    efficiency = resolve_efficiency(keys.efficiency, names, notes)
     if isinstance(keys.model, TorchModelKeys):
         check_torch(keys, parallel, layers, notes)
         efficiency = borrowed(efficiency, notes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import get_args
 
 from pipesim import units
@@ -130,8 +131,17 @@ def _nodes_per_switch(keys: ClusterKeys) -> int | None:
     return keys.nodes_per_switch
 
 
-def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, notes: Notes) -> Efficiency:
-    """Build the efficiency set; say so where it was not fitted on this accelerator.
+def resolve_efficiency(keys: EfficiencyKeys | None, names: Sequence[str], notes: Notes) -> Efficiency:
+    """Build the efficiency set; say so where it was not fitted on an accelerator of the cluster.
+
+    Parameters
+    ----------
+    keys : EfficiencyKeys, optional
+        The validated fields.
+    names : sequence of str
+        Accelerators, the one that chose the set first.
+    notes : Notes
+        Receives what is borrowed.
 
     Raises
     ------
@@ -140,14 +150,15 @@ def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, no
     """
     if keys is None:
         raise ScenarioError(
-            f"missing; {accelerator.name} has no usual set: name a preset such as h100-nemo, or its fields",
+            f"missing; {names[0]} has no usual set: name a preset such as h100-nemo, or its fields",
             key="efficiency",
         )
-    fitted = accelerator.name in keys.fitted_on or "source" not in keys.model_fields_set
-    if not fitted:
+    known = "source" not in keys.model_fields_set
+    borrowed_for = () if known else tuple(name for name in dict.fromkeys(names) if name not in keys.fitted_on)
+    if borrowed_for:
         notes.warnings.append(
-            f"efficiency {keys.name} was not fitted on {accelerator.name}: its numbers are borrowed, and the "
-            f"step time may be off by {BORROWED_ERROR_BAND:.0%}"
+            f"efficiency {keys.name} was not fitted on {', '.join(borrowed_for)}: its numbers are "
+            f"borrowed, and the step time may be off by {BORROWED_ERROR_BAND:.0%}"
         )
     notes.echo["efficiency.attention_kernel"] = f"{keys.attention_kernel} (of {keys.name})"
     return Efficiency(
@@ -178,9 +189,9 @@ def resolve_efficiency(keys: EfficiencyKeys | None, accelerator: Accelerator, no
         weight_gradient_placeholders=keys.weight_gradient_placeholders,
         scatter_gather=keys.scatter_gather,
         step_overhead_s=float(keys.step_overhead),
-        error_band=keys.error_band if fitted else None,
+        error_band=None if borrowed_for else keys.error_band,
         source=keys.source,
-        fitted=fitted,
+        borrowed_for=borrowed_for,
     )
 
 

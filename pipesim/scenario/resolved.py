@@ -174,8 +174,8 @@ class Efficiency:
     unaligned_gemm: float
     """Factor on GEMM efficiency where N or K per device is not a multiple of 64; 1 = no penalty."""
     source: str
-    fitted: bool
-    """False where the numbers are borrowed from a relative: outputs then carry a warning."""
+    borrowed_for: tuple[str, ...] = ()
+    """Accelerators on which it was not fitted, so that its numbers are borrowed: outputs carry a warning."""
     grouped_gemm: float = 0.86
     """Factor on GEMM efficiency for the products of experts, which run as one kernel of many small ones."""
     overlap_slowdown: float = 0.15
@@ -216,6 +216,11 @@ class Efficiency:
     error_band: float | None = None
     """Share of the measured step time within which nine of ten predictions are stated to lie, in place of
     what the domains tell; None: nothing is stated."""
+
+    @property
+    def fitted(self) -> bool:
+        """Whether no accelerator of the cluster borrows the numbers of another."""
+        return not self.borrowed_for
 
     def gemm_in(self, number_format: str) -> float:
         """Share of the peak of a number format that matrix multiplications reach."""

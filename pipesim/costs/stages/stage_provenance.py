@@ -25,7 +25,11 @@ def common_provenance(
     words = {
         "accelerator": f"{accelerator.name} ({accelerator.source}, {accelerator.date})",
         "efficiency": f"{efficiency.name} ({efficiency.source})"
-        + ("" if efficiency.fitted else "; borrowed, not fitted to runs on this accelerator"),
+        + (
+            ""
+            if efficiency.fitted
+            else f"; borrowed, not fitted to runs on {', '.join(efficiency.borrowed_for)}"
+        ),
         "layers per stage": runs(counts),
         "pipeline links": _pipeline_words(cluster, parallel),
         "devices in one node": _together_words(cluster, parallel),

@@ -333,7 +333,7 @@ class _StepTimes:
         overhead_s = max(0.0, efficiency.step_overhead_s + step_overhead * self.overhead_unit_s)
         layer_s = efficiency.layer_overhead_s * float(np.exp(layer_overhead)) / factor
         keys = {
-            **efficiency_keys(efficiency, cluster.accelerator.name),
+            **efficiency_keys(efficiency, cluster.device_names(scenario.parallel.pipeline)),
             **{name: min(1.0, getattr(efficiency, name) * factor) for name in _RATES},
             "layer_overhead": f"{layer_s!r} s",
             "tensor_collective_factor": efficiency.tensor_collective_factor * float(np.exp(collectives)),
@@ -374,10 +374,10 @@ class _StepTimes:
         return np.concatenate([slopes / REPEAT_SCATTER, np.diag(1 / self.spreads)])
 
 
-def efficiency_keys(efficiency: Efficiency, accelerator: str) -> dict[str, Any]:
-    """``efficiency:`` section of a scenario with a resolved set, fitted on one accelerator."""
+def efficiency_keys(efficiency: Efficiency, accelerators: list[str]) -> dict[str, Any]:
+    """``efficiency:`` section of a scenario with a resolved set, fitted on the accelerators of a cluster."""
     stated = {field.name: getattr(efficiency, field.name) for field in fields(efficiency)}
-    del stated["fitted"]
+    del stated["borrowed_for"]
     for name in [name for name in stated if name.endswith("_s")]:
         stated[name.removesuffix("_s")] = f"{stated.pop(name)!r} s"
     stated["peak"] = {name: f"{rate!r} FLOP/s" for name, rate in stated.pop("peak_flops").items()}
@@ -385,7 +385,7 @@ def efficiency_keys(efficiency: Efficiency, accelerator: str) -> dict[str, Any]:
     absent = [name for name, value in stated.items() if value is None or value == {}]
     for name in absent:
         del stated[name]
-    return stated | {"fitted_on": [accelerator]}
+    return stated | {"fitted_on": list(dict.fromkeys(accelerators))}
 
 
 def link_keys(link: Link, factor: float) -> dict[str, Any]:
