@@ -133,3 +133,22 @@ def random_schedule(random: Random) -> Schedule:
         done.update(chosen)
         waiting = [action for action in waiting if action not in chosen]
     return Schedule.from_orders("random", orders)
+
+
+FEW_TERMS = {
+    "gemm": 0.7262,
+    "gemm_fp8": 0.6775,
+    "attention": 0.5,
+    "attention_kernel": "flash",
+    "memory": 0.85,
+    "layer_overhead": "0.573 ms",
+    "tensor_collective_factor": 0.3599,
+    "intra_node_bandwidth_factor": 1,
+    "unaligned_gemm": 1,
+    "grouped_gemm": 0.86,
+    "operand_traffic": False,
+    "quantise_bytes": {},
+    "sort_passes": None,
+    "gradient_overlap": False,
+}
+"""An efficiency set of which every term can be worked out by hand; of tests, not of software."""

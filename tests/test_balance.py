@@ -4,6 +4,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
+from helpers import FEW_TERMS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -143,7 +144,7 @@ MIXED = {
     "parallel": {"pipeline": 4},
     "batch": {"global": 64, "micro": 1},
     "schedule": "1f1b",
-    "efficiency": {"preset": "h100-nemo"},
+    "efficiency": FEW_TERMS,
 }
 
 
@@ -199,6 +200,7 @@ def test_a_rank_pays_the_sum_of_its_chunks(chunks):
         "schedule": "interleaved-1f1b",
         "optimizer": "sharded",
         "recompute": "full",
+        "efficiency": FEW_TERMS,
     }
     even, own = (
         predict(scenario_from_mapping(mapping | {"layers": split})) for split in ("even", "balanced")

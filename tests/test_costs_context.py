@@ -1,6 +1,7 @@
 """Context parallelism: shares of a sequence, keys and values around a ring, computing beside it."""
 
 import pytest
+from helpers import FEW_TERMS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ def costs(*, context=1, data=None, nodes=1, overrides=(), **parallel):
             "cluster": {"accelerator": "h100-sxm", "num_nodes": nodes, "inter_node": "ib-ndr"},
             "parallel": {"pipeline": 1, "context": context, "data": data} | parallel,
             "batch": {"microbatches": 2},
+            "efficiency": FEW_TERMS,
         },
         overrides=overrides,
     )

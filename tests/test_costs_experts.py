@@ -15,7 +15,8 @@ from pipesim.scenario import scenario_from_mapping
 PLAIN = {
     "gemm": 0.5, "gemm_fp8": 0.5, "attention": 0.5, "attention_kernel": "flash", "memory": 1,
     "layer_overhead": "0 s", "tensor_collective_factor": 1, "intra_node_bandwidth_factor": 1,
-    "unaligned_gemm": 1, "grouped_gemm": 0.8,
+    "unaligned_gemm": 1, "grouped_gemm": 0.8, "operand_traffic": False, "quantise_bytes": {},
+    "sort_passes": None, "gradient_overlap": False,
 }  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import schedule_of
+from helpers import FEW_TERMS, schedule_of
 
 from pipesim.costs import build_costs
 from pipesim.costs.copies import for_schedule
@@ -21,6 +21,7 @@ LLAMA = {
     "batch": {"microbatches": 8},
     "schedule": "interleaved-1f1b",
     "optimizer": "fsdp",
+    "efficiency": FEW_TERMS,
     "precision": {"gradient_bytes": 4},
 }
 

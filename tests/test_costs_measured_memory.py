@@ -48,6 +48,7 @@ def errors(row):
             {
                 "model": shape | kind,
                 "cluster": {"accelerator": "b200-sxm", "num_nodes": 1},
+                "efficiency": "b200-megatron",
                 "parallel": {
                     "pipeline": pipeline,
                     "tensor": tensor,

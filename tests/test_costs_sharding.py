@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from helpers import FEW_TERMS
 
 from pipesim.costs import build_costs
 from pipesim.costs.network.alpha_beta import Ring, all_gather_s, reduce_scatter_s
@@ -20,7 +21,7 @@ def costs(optimizer, *, model="llama3-8b", slowdown=0.0, **parallel):
             "parallel": {"pipeline": 2} | parallel,
             "batch": {"microbatches": 4},
             "optimizer": optimizer,
-            "efficiency": {"overlap_slowdown": slowdown},
+            "efficiency": FEW_TERMS | {"overlap_slowdown": slowdown},
         }
     )
     return build_costs(case, num_chunks=1)

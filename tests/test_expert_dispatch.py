@@ -5,6 +5,7 @@ from math import comb
 
 import numpy as np
 import pytest
+from helpers import FEW_TERMS
 
 from pipesim.costs import build_costs
 from pipesim.costs.network.exchange import Exchange, expected_places, one_copy
@@ -153,7 +154,12 @@ def test_experts_over_tensor_devices_are_whole_and_not_gathered():
     """The same weights and products a device; rows are not gathered and scattered over the tensor group."""
     over, cut = (
         build_costs(
-            scenario(f"parallel.expert={e}", f"parallel.expert_tensor={t}", mapping=QWEN), num_chunks=4
+            scenario(
+                f"parallel.expert={e}",
+                f"parallel.expert_tensor={t}",
+                mapping=QWEN | {"efficiency": FEW_TERMS},
+            ),
+            num_chunks=4,
         )
         for e, t in ((32, 1), (16, 2))
     )

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import FEW_TERMS
 
 from pipesim.costs import build_costs
 from pipesim.costs.token_exchange import TokenExchange
@@ -19,6 +20,7 @@ DEEPSEEK = {
     "schedule": "dualpipe",
     "optimizer": "sharded",
     "network": {"mode": "ideal"},
+    "efficiency": FEW_TERMS,
 }
 
 

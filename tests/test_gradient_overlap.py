@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers import costs_of, makespan, schedule_of
+from helpers import FEW_TERMS, costs_of, makespan, schedule_of
 
 from pipesim.costs.network.alpha_beta import Ring
 from pipesim.costs.stages.assembly import _gradient_buckets
@@ -142,6 +142,7 @@ MAPPING = {
     "cluster": {"machine": "dgx-h100", "num_nodes": 4},
     "parallel": {"pipeline": 4, "tensor": 1, "data": 8},
     "batch": {"global": 64},
+    "efficiency": FEW_TERMS,
 }
 
 

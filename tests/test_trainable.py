@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from helpers import FEW_TERMS
 
 from pipesim.costs import build_costs
 from pipesim.errors import ScenarioError
@@ -14,6 +15,7 @@ LLAMA = {
     "parallel": {"pipeline": 4, "tensor": 4, "sequence_parallel": True},
     "batch": {"microbatches": 16},
     "optimizer": "sharded",
+    "efficiency": FEW_TERMS,
 }
 HIDDEN, INNER, QKV = 8192, 28672, 8192 + 2 * 1024
 ATTENTION, MLP = HIDDEN * QKV + HIDDEN * HIDDEN, 3 * HIDDEN * INNER
