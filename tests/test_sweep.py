@@ -141,6 +141,19 @@ def test_failed_rows_have_a_reason_and_the_others_run(tmp_path):
             assert row["reason"] in out
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_sweep_without_any_result_fails(tmp_path, more):
+    out = tmp_path / "out.csv"
+    status, said, message = pipesim(
+        *("sweep", TEACHING, "--vary", "batch.microbatches=7,0", "--schedules", "dualpipe", "-o", out, *more)
+    )
+    assert status == 2
+    assert said
+    assert "no row has a result; row 0: " in message
+    assert "nearest legal m" in message
+    assert out.read_text().count("failed") == 2
+
+
 def test_a_bug_in_one_row_leaves_the_others(tmp_path, monkeypatch):
     real = sweep_row.predict
 

@@ -85,9 +85,12 @@ def sweep(
         report = run_sweep(asked, output, num_workers=workers, executor=executor, progress=progress)
     if as_json:
         terminal.print_json(_document(report, output))
-        return
-    terminal.show(*_lines(report, output))
-    if report.best is not None:
+    else:
+        terminal.show(*_lines(report, output))
+    if len(report.failed) == len(report.rows):
+        first = report.failed[0]
+        raise ScenarioError(f"no row has a result; row {first['row']}: {first['reason']}", file=str(output))
+    if report.best is not None and not as_json:
         changes = [*(overrides or ()), *asked.tasks()[report.best["row"]].overrides]
         settings = " ".join(f"--set {quote(text)}" for text in changes)
         terminal.show(_best(report, report.best), "next:")
