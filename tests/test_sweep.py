@@ -405,7 +405,7 @@ def test_pictures_need_a_sweeps_table(tmp_path):
     (tmp_path / "failed.csv").write_text("row,status,step_time_s\n0,failed,\n")
     for name, message in (
         ("missing.csv", "cannot be read"),
-        ("other.csv", "not the table"),
+        ("other.csv", "no result of a sweep"),
         ("failed.csv", "no row"),
     ):
         status, _, said = pipesim(
