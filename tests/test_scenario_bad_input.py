@@ -102,6 +102,7 @@ CHANGED = [
     (MODEL, ["cluster.inter_node=null"], "cluster.inter_node", ["missing", "16 nodes"]),
     (MODEL, ["cluster.accelerator={memory: 80 GB}"], "cluster.accelerator.peak", ["missing"]),
     (MODEL, ["cluster.accelerator.peak={bf16: null, fp16: null}"], "cluster.accelerator.peak", ["or fp16"]),
+    (MODEL, ["memory_reserve=99 GB"], "memory_reserve", ["found 99 GB", "a100-sxm-80 has 85.09 GB"]),
     (MODEL, ["costs={forward: 1, backward: 1}"], "model", ["costs are stated", "model has no effect"]),
     (MODEL, ["schedule={}"], "schedule", ["either a name"]),
     (MODEL, ["schedule={csv: x.csv, limit: 3}"], "schedule", ["takes no options", "limit"]),

@@ -49,7 +49,13 @@ def schedule(keys: AnyScenarioKeys, directory: Path, notes: Notes) -> ScheduleCh
 
 
 def kept_free(keys: AnyScenarioKeys, cluster: Cluster | None, notes: Notes) -> KeptFree:
-    """Say what is left of the memory for tensors, and how much of that advice lets a run take."""
+    """Say what is left of the memory for tensors, and how much of that advice lets a run take.
+
+    Raises
+    ------
+    ScenarioError
+        A reserve that leaves a device nothing.
+    """
     reserve_bytes, headroom = keys.memory_reserve, keys.headroom
     if reserve_bytes is None:
         reserve_bytes = 0.0 if cluster is None else DEFAULT_MEMORY_RESERVE_BYTES
@@ -60,7 +66,22 @@ def kept_free(keys: AnyScenarioKeys, cluster: Cluster | None, notes: Notes) -> K
         headroom = 0.0 if keys.costs is not None and cluster is None else DEFAULT_HEADROOM
         if cluster is not None:
             notes.default("headroom", f"{headroom:.0%} of the memory left to tensors")
+    if cluster is not None:
+        _check_reserve(reserve_bytes, cluster)
     return KeptFree(reserve_bytes, headroom)
+
+
+def _check_reserve(reserve_bytes: float, cluster: Cluster) -> None:
+    devices = [cluster.accelerator, *cluster.other_accelerators.values()]
+    devices = [group.accelerator for group in cluster.groups] or devices
+    least = min(devices, key=lambda device: device.memory_bytes)
+    if reserve_bytes >= least.memory_bytes:
+        raise ScenarioError(
+            f"found {format_bytes(reserve_bytes)}, and {least.name} has {format_bytes(least.memory_bytes)}; "
+            "less is needed, which leaves tensors some, such as "
+            f"{format_bytes(min(DEFAULT_MEMORY_RESERVE_BYTES, least.memory_bytes / 16))}",
+            key="memory_reserve",
+        )
 
 
 def jitter(keys: JitterKeys) -> Jitter:
