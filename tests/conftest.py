@@ -1,11 +1,16 @@
 """Settings of all tests."""
 
 import os
+import signal
 
 from hypothesis import settings
 
 # Sentences are looked for whole; tests of narrow terminals say how wide theirs is.
 os.environ["COLUMNS"] = "400"
+
+# A shell has what it starts in the background ignore Ctrl-C, which the programs that tests stop would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Other work on the machine slows single examples down; that is no failure. The suite always takes the same
 # examples, so that it fails for a change only; benchmarks/README.md says how to take others.

@@ -103,7 +103,7 @@ def test_stated_costs_stay_as_stated():
         {
             "parallel": {"pipeline": 4},
             "batch": {"microbatches": 8},
-            "costs": {"forward": 1, "backward": 2, "gradient_sync": "3 s"},
+            "costs": {"forward": "1 s", "backward": "2 s", "gradient_sync": "3 s"},
         }
     )
     costs = build_costs(stated, num_chunks=1)

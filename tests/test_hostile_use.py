@@ -392,7 +392,8 @@ def test_a_column_occurs_once(tmp_path):
     table = tmp_path / "steps.csv"
     table.write_text("batch.global,step_time,step_time\n512,35,36\n")
     status, message = pipesim("calibrate", "--measured", table, "--scenario", GPT3)
-    assert (status, message) == (2, f"{table}: has two columns 'step_time'")
+    assert status == 2
+    assert message.startswith(f"{table}: has two columns 'step_time'; needed: CSV with a header: step_time")
 
 
 def test_without_numba_what_needs_it_is_skipped_with_the_reason():

@@ -92,7 +92,7 @@ def test_every_pair_of_ranks_has_its_own_rate():
 
 def test_direct_costs_know_no_ramp_and_no_choice():
     """A transfer is latency and bytes over bandwidth, whatever its size."""
-    costs = {"forward": 1, "backward": 2, "p2p": {"latency": "1 s", "bandwidth": "1 GB/s"}}
+    costs = {"forward": "1 s", "backward": "2 s", "p2p": {"latency": "1 s", "bandwidth": "1 GB/s"}}
     direct = {"parallel": {"pipeline": 2}, "batch": {"microbatches": 1}}
 
     def makespan(boundary):

@@ -90,7 +90,7 @@ def test_the_line_under_a_plan_types_its_winner_and_the_file_is_it(tmp_path):
     asked, best = tmp_path / "asked file.yaml", tmp_path / "best.yaml"
     pipesim.Scenario.of(SMALL).save(asked)
     arguments = ["plan", asked, "--schedules", "1f1b,zb-v", "--workers", 1, "-o", best]
-    arguments += ["--set", "batch.global=16", "--set", "cluster.accelerator={preset: h100-sxm, memory: 3 GB}"]
+    arguments += ["--set", "batch.global=16", "--set", "cluster.accelerator={preset: h100-sxm, memory: 2 GB}"]
     printed = run(*arguments)
     line = typed_line(printed)
     typed, written = run(*shlex.split(line), "--json"), run("simulate", best, "--json")

@@ -21,7 +21,8 @@ from pipesim.timing.engine.program import Program
 from pipesim.timing.engine.shared_flows import Network, NetworkMode, Stream
 from pipesim.timing.engine.simulated_clock import Clock
 
-_ROUNDING = 1e-12
+_NEGLIGIBLE = 10**12
+"""A share below one in so many is a rounding; an integer, so that fractions stay exact."""
 LinkMaker = LinkCost | Callable[[Mail], Carrier]
 
 
@@ -122,7 +123,7 @@ class Wires:
             nbytes, latency_s = (
                 share * of[row] / tokens.num_parts[row] for of in (tokens.nbytes, tokens.latency_s)
             )
-            return Transfer(network, stream, latency_s, nbytes) if share > _ROUNDING else None
+            return Transfer(network, stream, latency_s, nbytes) if share * _NEGLIGIBLE > 1 else None
 
         return part(1 - shown), part(shown)
 
