@@ -112,8 +112,9 @@ def test_in_one_queue_for_each_rank_messages_do_wait() -> None:
     ("name", "shape"), [("zb-v", (4, 2, 6)), ("interleaved-1f1b", (4, 2, 8)), ("dualpipe", (4, 1, 8))]
 )
 def test_ranks_that_match_by_order_get_the_right_tensors(name: str, shape: tuple[int, int, int]) -> None:
+    torch.set_num_threads(1)  # as the ranks do: with more, sums differ in their last bits
     workload = FactoryWorkload("executor_models:mlp", dtype="float64")
     job = Job(lower(generate(name, Shape(*shape))), workload, "cpu", keep_state=True, by_order=True)
-    error, same_losses = worst(shared_pool().run(job), reference(job))
+    error, same_bits = worst(shared_pool().run(job), reference(job))
     assert error < 1e-12
-    assert same_losses
+    assert same_bits
