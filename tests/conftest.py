@@ -8,7 +8,7 @@ from hypothesis import settings
 # Sentences are looked for whole; tests of narrow terminals say how wide theirs is.
 os.environ["COLUMNS"] = "400"
 
-# A shell has what it starts in the background ignore Ctrl-C, which the programs that tests stop would inherit.
+# What a shell starts in the background ignores Ctrl-C; programs that tests stop would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
