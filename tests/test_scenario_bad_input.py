@@ -36,6 +36,14 @@ CHANGED = [
     (MODEL, ["network.all_reduce=tree", "optimizer=sharded"], "network.all_reduce", ["tree", "auto, ring"]),
     (MODEL, ["jitter.compute=5"], "jitter.compute", ["found 5", "at most 1", "0.02 means 2 %"]),
     *((MODEL, [f"headroom={share}"], "headroom", ["at least 0 and below 1"]) for share in (5, 1, "150 %")),
+    (MODEL, ["parallel.expert_dispatch=deepep"], "parallel.expert_dispatch", ["the model has experts"]),
+    (MODEL, ["parallel.expert_overlap=0.5"], "parallel.expert_overlap", ["the model has experts"]),
+    (MODEL, ["parallel.expert_tensor=1"], "parallel.expert_tensor", ["the model has experts"]),
+    (MODEL, ["precision.dispatch_format=fp8"], "precision.dispatch_format", ["the model has experts"]),
+    (MODEL, ["parallel.context_exchange=ulysses"], "parallel.context_exchange", ["context above 1"]),
+    (MODEL, ["offload.bandwidth=10 GB/s"], "offload.bandwidth", ["only with offload.activations"]),
+    (MODEL, ["model=mixtral-8x7b", "model.n_group=2", "parallel.sequence_parallel=true"],
+     "model.n_group", ["only with model.topk_group"]),
     (MODEL, ["cluster.nics_per_node=3"], "cluster.nics_per_node", ["found 3", "8 devices"]),
     (MODEL, ["cluster.oversubscription=2"], "cluster.nodes_per_switch", ["missing"]),
     (MODEL, ["cluster.machine=dgx"], "cluster.machine", ["no preset of machines", "dgx-a100"]),
@@ -299,3 +307,20 @@ def test_any_value_at_any_key_is_taken_or_refused_in_one_line(base: str, key: st
         return
     assert refusal
     assert "\n" not in refusal.replace(str(value), "")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "words"),
+    [
+        (
+            ["parallel.context_exchange=ulysses", "parallel.context=1"],
+            "parallel.context_exchange",
+            "no effect",
+        ),
+        (["offload.bandwidth=10 GB/s", "offload.activations=0"], "offload.bandwidth", "no effect"),
+        (["efficiency.expert_layer_floor=1 ms"], "efficiency.expert_layer_floor", "no effect"),
+        (["recompute=full", "recompute_layers=50"], "recompute_layers", "at most 12 layers"),
+    ],
+)
+def test_a_varied_key_leaves_others_without_effect_and_says_so(overrides, key, words) -> None:
+    assert words in scenario_from_mapping(parse_yaml(MODEL), overrides=overrides).echo[key]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.notes import Notes
@@ -29,6 +30,12 @@ _NEEDS: dict[RecomputeModule, str] = {
     "shared_experts": "experts",
 }
 """Modules that only some models have."""
+
+
+_OF_EXPERTS = {
+    "parallel": ("expert_dispatch", "expert_overlap", "expert_tensor"),
+    "precision": ("dispatch_format",),
+}
 
 
 def check_one_basis(keys: AnyScenarioKeys) -> None:
@@ -76,6 +83,48 @@ def check_recompute(keys: AnyScenarioKeys, model: Transformer | None) -> None:
         }
         if needed is not None and missing[needed]:
             raise ScenarioError(f"{module}: the model has no {needed}", key="recompute_modules")
+
+
+def check_without_effect(
+    keys: AnyScenarioKeys, written: Mapping[str, Any], model: Transformer | None, notes: Notes
+) -> None:
+    """Refuse what is said of experts that a model has not, and of a host's link that nothing takes.
+
+    Where the key it hangs on is stated too, as in a sweep over it, that is said and not refused; so is a
+    term of a whole efficiency set, which serves any model. `written` are the keys before presets.
+    """
+    if model is None or model.experts is None:
+        for section, names in _OF_EXPERTS.items():
+            stated = getattr(keys, section)
+            for name in names if stated is not None else ():
+                if name in stated.model_fields_set and getattr(stated, name) is not None:
+                    raise ScenarioError(
+                        "has an effect only where the model has experts", key=f"{section}.{name}"
+                    )
+        of_set = written.get("efficiency")
+        if isinstance(of_set, Mapping) and "expert_layer_floor" in of_set:
+            notes.echo["efficiency.expert_layer_floor"] = "no effect: the model has no experts"
+    offload = keys.offload
+    if "bandwidth" in offload.model_fields_set and not offload.activations and not offload.optimizer:
+        if not offload.model_fields_set & {"activations", "optimizer"}:
+            raise ScenarioError(
+                "has an effect only with offload.activations or offload.optimizer", key="offload.bandwidth"
+            )
+        notes.echo["offload.bandwidth"] = "no effect: nothing is offloaded"
+
+
+def check_recomputed_layers(
+    keys: AnyScenarioKeys, model: Transformer, parallel: Parallel, notes: Notes
+) -> None:
+    """Say where more layers are to run again than any stage has."""
+    layers = keys.layers
+    stated, most = max(keys.recompute_layers or (0,)), -(-model.num_hidden_layers // parallel.pipeline)
+    if layers is not None and layers.kind == "list":
+        most = max(layers.per_stage or (0,))
+    if stated > most and (layers is None or layers.kind != "balanced"):
+        notes.echo["recompute_layers"] = (
+            f"{stated}: a stage has at most {most} layers, and all of them run again"
+        )
 
 
 def check_sharding(keys: AnyScenarioKeys, parallel: Parallel) -> None:

@@ -13,8 +13,10 @@ from pipesim.scenario.contradictions import (
     check_one_basis,
     check_ranks,
     check_recompute,
+    check_recomputed_layers,
     check_sharding,
     check_torch,
+    check_without_effect,
 )
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.notes import Notes
@@ -112,6 +114,9 @@ def resolve(
         efficiency = _efficiency(keys, cluster, parallel, layers, notes)
         check_sharding(keys, parallel)
         check_recompute(keys, model)
+        check_without_effect(keys, source.keys, model, notes)
+        if model is not None and not uncut:
+            check_recomputed_layers(keys, model, parallel, notes)
         if keys.layers is None and not uncut:
             notes.echo["layers"] += " (default)"
     if cluster is not None and not uncut:

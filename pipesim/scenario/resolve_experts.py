@@ -73,6 +73,8 @@ def _groups_of_a_token(keys: ModelKeys) -> int:
     assert keys.num_experts is not None
     if keys.num_experts % groups:
         raise ScenarioError(f"{groups} does not divide the {keys.num_experts} experts", key="model.n_group")
+    if groups > 1 and keys.topk_group is None:
+        raise ScenarioError("has an effect only with model.topk_group; state that too", key="model.n_group")
     if chosen > groups:
         raise ScenarioError(f"{chosen} groups a token, but there are {groups}", key="model.topk_group")
     if (keys.num_experts_per_tok or 1) > chosen * keys.num_experts // groups:

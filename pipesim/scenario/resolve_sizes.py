@@ -36,6 +36,7 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
             )
     if keys.gradient_bucket is not None and not keys.overlap_gradients:
         raise ScenarioError("has an effect only with overlap_gradients: true", key="parallel.gradient_bucket")
+    _check_context_exchange(keys, notes)
     sequence_parallel = bool(keys.sequence_parallel)
     if keys.sequence_parallel is None and cluster is not None:
         notes.default("parallel.sequence_parallel", "false")
@@ -64,6 +65,17 @@ def resolve_parallel(keys: ParallelKeys, cluster: Cluster | None, notes: Notes) 
         notes.default("parallel.rank_order", "-".join(RANK_ORDER))
     _check_expert_groups(parallel)
     return parallel
+
+
+def _check_context_exchange(keys: ParallelKeys, notes: Notes) -> None:
+    """Refuse an exchange among one device; a sweep over context may state it, and then it is said."""
+    if keys.context > 1 or "context_exchange" not in keys.model_fields_set:
+        return
+    if "context" not in keys.model_fields_set:
+        raise ScenarioError(
+            "has an effect only with parallel.context above 1", key="parallel.context_exchange"
+        )
+    notes.echo["parallel.context_exchange"] = f"{keys.context_exchange}: no effect with context 1"
 
 
 def _context_inner(keys: ParallelKeys) -> int | None:
