@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
@@ -72,7 +73,9 @@ class CallPool:
         if self._own is not None:
             _end(self._own, at_once=error is not None)
 
-    def run(self, function: Callable[[Task], Value], tasks: Sequence[Task]) -> Iterator[Outcome[Task, Value]]:
+    def run(
+        self, function: Callable[[Task], Value], tasks: Sequence[Task], *, until_s: float | None = None
+    ) -> Iterator[Outcome[Task, Value]]:
         """Call a function for every task and yield the outcomes as they come.
 
         Parameters
@@ -81,6 +84,9 @@ class CallPool:
             Importable by name, for other processes load it so.
         tasks : sequence
             Arguments, one a call.
+        until_s : float, optional
+            On the clock of `time.monotonic`: what is not done then has no outcome. Processes are ended at
+            once; in this process the call under way is the last one.
 
         Raises
         ------
@@ -88,21 +94,27 @@ class CallPool:
             If processes cannot start, or the executor breaks.
         """
         if self._given is not None:
-            yield from _on_executor(function, tasks, self._given)
+            yield from _on_executor(function, tasks, self._given, until_s)
         elif self.num_workers == 1:
             for task in tasks:
+                if _left_s(until_s) == 0:
+                    return
                 yield Outcome(task, function(task))
         else:
-            yield from self._in_processes(function, tasks)
+            yield from self._in_processes(function, tasks, until_s)
 
     def _in_processes(
-        self, function: Callable[[Task], Value], tasks: Sequence[Task]
+        self, function: Callable[[Task], Value], tasks: Sequence[Task], until_s: float | None
     ) -> Iterator[Outcome[Task, Value]]:
         queue = deque(tasks)
         while queue:
             if self._own is None:
                 self._own = _start_processes(self.num_workers)
-            suspects = yield from _until_crash(self._own, function, queue, self.num_workers)
+            suspects = yield from _until_crash(self._own, function, queue, self.num_workers, until_s)
+            if (suspects or queue) and _left_s(until_s) == 0:
+                _end(self._own, at_once=True)
+                self._own = None
+                return
             if suspects or queue:
                 _end(self._own, at_once=False)
                 self._own = None
@@ -110,20 +122,30 @@ class CallPool:
                 alone = _start_processes(1)
                 finished = False
                 try:
-                    if (yield from _until_crash(alone, function, deque([suspect]), 1)):
+                    if (yield from _until_crash(alone, function, deque([suspect]), 1, until_s)):
+                        if _left_s(until_s) == 0:
+                            return
                         yield Outcome(suspect, lost=LOST)
                     finished = True
                 finally:
                     _end(alone, at_once=not finished)
 
 
+def _left_s(until_s: float | None) -> float | None:
+    return None if until_s is None else max(0.0, until_s - time.monotonic())
+
+
 def _until_crash(
-    executor: ProcessPoolExecutor, function: Callable[[Task], Value], queue: deque[Task], num_at_once: int
+    executor: ProcessPoolExecutor,
+    function: Callable[[Task], Value],
+    queue: deque[Task],
+    num_at_once: int,
+    until_s: float | None,
 ) -> Generator[Outcome[Task, Value], None, list[Task]]:
-    """Work the queue off; return the tasks that were under way when a process died."""
+    """Work the queue off; return the tasks that were under way when a process died or the time was up."""
     running: dict[Future[Value], Task] = {}
     crashed: list[Task] = []
-    while (queue or running) and not crashed:
+    while (queue or running) and not crashed and _left_s(until_s) != 0:
         while queue and len(running) < num_at_once:
             try:
                 running[_submit(executor, function, queue[0])] = queue[0]
@@ -132,7 +154,7 @@ def _until_crash(
             queue.popleft()
         if not running:
             return []
-        done, _ = wait(running, return_when=FIRST_COMPLETED)
+        done, _ = wait(running, timeout=_left_s(until_s), return_when=FIRST_COMPLETED)
         for future in done:
             task = running.pop(future)
             try:
@@ -208,16 +230,16 @@ def _end_with_parent() -> None:
 
 
 def _on_executor(
-    function: Callable[[Task], Value], tasks: Sequence[Task], executor: Executor
+    function: Callable[[Task], Value], tasks: Sequence[Task], executor: Executor, until_s: float | None
 ) -> Iterator[Outcome[Task, Value]]:
     queue = deque(tasks)
     running: dict[Future[Value], Task] = {}
     try:
-        while queue or running:
+        while (queue or running) and _left_s(until_s) != 0:
             while queue and len(running) < _MAX_AHEAD:
                 running[executor.submit(function, queue[0])] = queue[0]
                 queue.popleft()
-            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            done, _ = wait(running, timeout=_left_s(until_s), return_when=FIRST_COMPLETED)
             for future in done:
                 task = running.pop(future)
                 try:

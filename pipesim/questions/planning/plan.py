@@ -8,6 +8,7 @@ that is left can be among them.
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -38,6 +39,10 @@ DEFAULT_TOP = 5
 _SHORT = 12
 """Lines that a notebook shows of a table."""
 _CUTS_A_WORKER = 40
+_CUTS_BETWEEN_LOOKS = 4
+"""Cuts that each process bounds between two looks at the clock."""
+_BOUNDING_SHARE, _TIMING_SHARE = 0.4, 0.6
+"""Of a time limit: what bounding may take, and when something is to be confirmed."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -281,7 +286,8 @@ def plan(
     executor : concurrent.futures.Executor, optional
         Runs the work in place of processes.
     time_limit_s : float, optional
-        Refine no further after so many seconds; the plan says what is certain by then.
+        Stop after so many seconds; the plan says what is certain by then. Where little is, the best of what
+        was timed by three fifths of it is confirmed first, so that there is an answer.
     progress : Callable
         Told what runs next.
 
@@ -302,26 +308,26 @@ def plan(
     space = enumerate_cuts(scenario, model, cluster)
     rejected: Counter[str] = Counter(space.rejected)
     workers = num_workers or num_workers_for(len(space.cuts), tasks_each=_CUTS_A_WORKER)
+    clock = _Clock(started, time_limit_s)
     with CallPool(workers, executor) as pool:
         progress(f"{len(space.cuts)} cuts")
-        bounds: list[Bound] = []
-        for done in pool.run(bound_cut, [CutTask(scenario, cut, names, wanted) for cut in space.cuts]):
-            if done.value is None:
-                raise PipesimError(f"a configuration {done.lost}")
-            bounds += done.value.bounds
-            rejected.update(done.value.rejected)
-        search = Refinement(scenario, bounds, top, pool, workers)
-        late = time_limit_s is not None
-        while search.refine(progress):
-            if late and time.monotonic() - started > (time_limit_s or 0.0):
-                break
+        tasks = [CutTask(scenario, cut, names, wanted) for cut in space.cuts]
+        bounds, num_unbounded = _bounded(tasks, pool, workers, clock, rejected)
+        search = Refinement(scenario, bounds, top, pool, workers, clock.until_s)
+        while not clock.is_past(1.0) and search.refine(
+            progress, confirm_now=not search.confirmed and clock.is_past(_TIMING_SHARE)
+        ):
+            pass
     rejected.update(search.rejected)
     if not search.confirmed:
-        if search.num_left:
+        if search.num_left or num_unbounded:
             raise InfeasibleError(f"nothing was confirmed within {time_limit_s:g} s; allow more time")
         raise InfeasibleError(_nothing_fits(cluster, rejected))
     chosen = search.confirmed[:top]
     num_certain, reason = _certainty(scenario, search, len(chosen), time_limit_s)
+    if num_unbounded:
+        num_certain = 0
+        reason = f"the time limit of {time_limit_s:g} s left {num_unbounded} of {len(tasks)} cuts untried"
     choices = _with_pareto([_choice(scenario, one, cluster) for one in chosen])
     return Plan(
         scenario=scenario,
@@ -334,6 +340,45 @@ def plan(
         judged=judge([choice.result for choice in choices], framework=wanted, band=LAYOUT_BAND),
         reason=reason,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Clock:
+    """How far a search is in its time."""
+
+    started_s: float
+    limit_s: float | None
+
+    @property
+    def until_s(self) -> float | None:
+        """End of the search on the clock of `time.monotonic`; None: it has no limit."""
+        return None if self.limit_s is None else self.started_s + self.limit_s
+
+    def is_past(self, share: float) -> bool:
+        """Whether that share of the time is over."""
+        return self.limit_s is not None and time.monotonic() - self.started_s >= share * self.limit_s
+
+
+def _bounded(
+    tasks: list[CutTask], pool: CallPool, num_workers: int, clock: _Clock, rejected: Counter[str]
+) -> tuple[list[Bound], int]:
+    """Bound the candidates of all cuts, and count the cuts that the time did not last for.
+
+    With a limit the cuts come in an order of chance, so that those that are looked at are of all kinds.
+    """
+    bounds: list[Bound] = []
+    each = len(tasks)
+    if clock.limit_s is not None:
+        tasks, each = random.Random(0).sample(tasks, len(tasks)), _CUTS_BETWEEN_LOOKS * num_workers
+    for first in range(0, len(tasks), max(1, each)):
+        if clock.is_past(_BOUNDING_SHARE):
+            return bounds, len(tasks) - first
+        for done in pool.run(bound_cut, tasks[first : first + each]):
+            if done.value is None:
+                raise PipesimError(f"a configuration {done.lost}")
+            bounds += done.value.bounds
+            rejected.update(done.value.rejected)
+    return bounds, 0
 
 
 def _certainty(

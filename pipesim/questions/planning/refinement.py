@@ -21,6 +21,8 @@ from pipesim.scenario import ResolvedScenario
 
 TIMED_AT_ONCE = 32
 """Configurations timed in one round by each process: those of one shape share its schedule."""
+FIRST_TIMED = 4
+"""As many in the first round of a search whose time is limited: each round takes twice as many."""
 SAME_ORDER = "the same order as another schedule's"
 ROUNDING = 1e-9
 """Share by which a bound may exceed what it bounds, from sums in another order."""
@@ -72,15 +74,25 @@ class Refinement:
         Where the work runs.
     num_workers : int
         Processes of the pool.
+    until_s : float, optional
+        On the clock of `time.monotonic`: what is under way then is given up, and is left.
     """
 
     def __init__(
-        self, scenario: ResolvedScenario, bounds: list[Bound], top: int, pool: CallPool, num_workers: int
+        self,
+        scenario: ResolvedScenario,
+        bounds: list[Bound],
+        top: int,
+        pool: CallPool,
+        num_workers: int,
+        until_s: float | None = None,
     ) -> None:
         self.scenario = scenario
         self.top = top
         self.pool = pool
         self.num_workers = num_workers
+        self.until_s = until_s
+        self._timed_at_once = TIMED_AT_ONCE if until_s is None else FIRST_TIMED
         self.timed: list[Timed] = []
         self.confirmed: list[Confirmed] = []
         """The fastest first."""
@@ -107,8 +119,11 @@ class Refinement:
         least = self._least()
         return sum(float(one.prediction.step_time_s) < least for one in self.confirmed[:wanted])
 
-    def refine(self, progress: Callable[[str], None]) -> bool:
-        """Refine the most promising configurations by one level; False once nothing left can matter."""
+    def refine(self, progress: Callable[[str], None], *, confirm_now: bool = False) -> bool:
+        """Refine the most promising configurations by one level; False once nothing left can matter.
+
+        With `confirm_now` the best of the timed ones are confirmed, whatever the bounds of the others.
+        """
         worst = (
             float(self.confirmed[self.top - 1].prediction.step_time_s)
             if len(self.confirmed) >= self.top
@@ -117,7 +132,7 @@ class Refinement:
         if not self.num_left or self._least() > worst:
             return False
         confirm_next = self._unconfirmed and (
-            not self._untimed or self._unconfirmed[0][0] <= self._untimed[0][0]
+            confirm_now or not self._untimed or self._unconfirmed[0][0] <= self._untimed[0][0]
         )
         if confirm_next:
             progress(f"confirming, {len(self.confirmed)} so far")
@@ -134,11 +149,14 @@ class Refinement:
 
     def _time(self, worst: float) -> None:
         some: list[Bound] = []
-        while self._untimed and len(some) < TIMED_AT_ONCE * self.num_workers:
+        while self._untimed and len(some) < self._timed_at_once * self.num_workers:
             if some and self._untimed[0][0] * (1 - ROUNDING) > worst:
                 break
             some.append(heapq.heappop(self._untimed)[2])
-        for shape in self.pool.run(time_shape, group_by_shape(self.scenario, some)):
+        self._timed_at_once = min(2 * self._timed_at_once, TIMED_AT_ONCE)
+        given_up = {id(task): task for task in group_by_shape(self.scenario, some)}
+        for shape in self.pool.run(time_shape, list(given_up.values()), until_s=self.until_s):
+            del given_up[id(shape.task)]
             if shape.value is None:
                 raise PipesimError(f"a configuration {shape.lost}")
             self.rejected.update(shape.value.rejected)
@@ -150,6 +168,8 @@ class Refinement:
                 self._orders.add(key)
                 self.timed.append(one)
                 heapq.heappush(self._unconfirmed, (one.least_step_s, one.candidate.sort_key(), one))
+        for bound in (bound for task in given_up.values() for bound in task.bounds):
+            heapq.heappush(self._untimed, (bound.least_step_s, bound.candidate.sort_key(), bound))
 
     def _confirm(self, worst: float) -> None:
         bound = self._untimed[0][0] if self._untimed else np.inf
@@ -162,7 +182,9 @@ class Refinement:
             one = timed.candidate
             cut_so = scenario_of(self.scenario, one.cut, one.num_chunks, one.recompute, one.schedule)
             finalists.append(Finalist(cut_so, timed, worst * (1 + 2 * ROUNDING)))
-        for done in self.pool.run(confirm, finalists):
+        given_up = {id(finalist): finalist.timed for finalist in finalists}
+        for done in self.pool.run(confirm, finalists, until_s=self.until_s):
+            del given_up[id(done.task)]
             if isinstance(done.value, Confirmed):
                 self.confirmed.append(done.value)
             elif isinstance(done.value, Outrun):
@@ -170,6 +192,8 @@ class Refinement:
                 heapq.heappush(self._unconfirmed, (done.value.least_step_s, one.sort_key(), done.value.timed))
             else:
                 self.rejected[done.value or done.lost or ""] += 1
+        for timed in given_up.values():
+            heapq.heappush(self._unconfirmed, (timed.least_step_s, timed.candidate.sort_key(), timed))
         self.confirmed.sort(key=lambda one: one.order)
 
 
