@@ -381,6 +381,16 @@ def test_a_setting_without_effect_is_named():
     assert "no effect" not in pipesim(*arguments, "schedule=interleaved-1f1b")[1]
 
 
+@pytest.mark.parametrize(("schedule", "own"), [("1f1b", 1), ("zb-v", 2)])
+def test_chunks_that_a_schedule_has_of_its_own_are_said_and_only_its_stages_are_checked(schedule, own):
+    changed = ("parallel.virtual_stages=3", "model.num_hidden_layers=32", f"schedule={schedule}")
+    _, said = pipesim("simulate", GPT3, *(f"--set={one}" for one in changed))
+    assert f"virtual_stages 3 has no effect on {schedule}, which has {own} a rank" in " ".join(said.split())
+    assert "remainder" not in said
+    uneven = pipesim("simulate", GPT3, "--set", "model.num_hidden_layers=33", "--set", "schedule=1f1b")[1]
+    assert "33 layers on" in uneven
+
+
 def test_what_is_wrong_in_a_line_of_measurements_is_said_of_the_line(tmp_path):
     table = tmp_path / "steps.csv"
     table.write_text("batch.global,step_time\n512,35\n-5,3\n")

@@ -10,6 +10,7 @@ import pytest
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario import apply_overrides, load_scenario, scenario_from_mapping
+from pipesim.scenario.layers import uneven_words
 
 SCENARIOS = Path(__file__).parents[1] / "scenarios"
 GPT3 = {
@@ -157,7 +158,8 @@ def test_uneven_layers_are_counted_and_warned_of() -> None:
         gpt3(parallel={"pipeline": 7, "tensor": 8, "data": 1}), overrides=["cluster.num_nodes=7"]
     )
     assert scenario.echo["layers"] == "even: 14 14 14 14 14 13 13 on 7 stages (default)"
-    assert any("remainder" in warning for warning in scenario.warnings)
+    assert "96 layers on 7 stages leave a remainder of 5" in str(uneven_words(scenario, 7))
+    assert uneven_words(scenario, 8) is None
 
 
 def test_layers_as_a_list() -> None:

@@ -15,6 +15,7 @@ from pipesim.metrics import StepMetrics, rank_frame
 from pipesim.prediction.step_breakdown import step_breakdown
 from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.domain import Band, band_of
+from pipesim.scenario.layers import uneven_words
 from pipesim.schedules.frameworks import FRAMEWORKS, check_schedule, skip_refusals, verdict
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ class Prediction:
         band = self.band
         is_beyond = band is not None and (band.extrapolated or band.is_new_schedule)
         beyond = (band.warning,) if band is not None and is_beyond else ()
-        return (*self.scenario.warnings, *beyond, *alone)
+        uneven = uneven_words(self.scenario, self.costs.num_stages)
+        return (*self.scenario.warnings, *([uneven] if uneven else []), *beyond, *alone)
 
     @property
     def inferred(self) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.resolved import LayerSplit
+from pipesim.scenario.resolved import LayerSplit, ResolvedScenario
 
 
 def split_layers(num_layers: int, num_stages: int, split: LayerSplit) -> tuple[int, ...]:
@@ -51,3 +51,15 @@ def split_layers(num_layers: int, num_stages: int, split: LayerSplit) -> tuple[i
     if 0 in per_stage[1:-1]:
         raise ScenarioError(f"stage {per_stage.index(0, 1)} is empty", key="layers")
     return per_stage
+
+
+def uneven_words(scenario: ResolvedScenario, num_stages: int) -> str | None:
+    """Warn of an even split of a model's layers that leaves a remainder on the stages that run."""
+    model = scenario.model
+    if model is None or scenario.layers.kind != "even" or not model.num_hidden_layers % num_stages:
+        return None
+    return (
+        f"{model.num_hidden_layers} layers on {num_stages} stages leave a remainder of "
+        f"{model.num_hidden_layers % num_stages}: as many of the first stages have one layer more "
+        "(Megatron-LM refuses this split)"
+    )

@@ -266,13 +266,6 @@ def check_cut(model: Transformer, parallel: Parallel, layers: LayerSplit, notes:
     _check_tensor(model, parallel)
     _check_experts(model, parallel)
     notes.echo["layers"] = _describe_split(model, parallel, layers)
-    remainder = next((n for n in (ranks, num_stages) if model.num_hidden_layers % n), None)
-    if layers.kind == "even" and remainder:
-        notes.warnings.append(
-            f"{model.num_hidden_layers} layers on {remainder} stages leave a remainder of "
-            f"{model.num_hidden_layers % remainder}: as many of the first stages have one layer more "
-            "(Megatron-LM refuses this split)"
-        )
     if tensor == 1 and parallel.sequence_parallel:
         notes.warnings.append("parallel.sequence_parallel changes nothing without tensor parallelism")
 

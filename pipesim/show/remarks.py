@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from pipesim.costs.direct import REGROUPED
+from pipesim.scenario.layers import uneven_words
 from pipesim.schedules import family
 from pipesim.schedules.frameworks import FRAMEWORKS, runs_only_as_csv
 from pipesim.show.amounts import amount, seconds
@@ -50,6 +51,10 @@ def urgent_notes(results: Sequence[R], changes_for_memory: Advice[R]) -> Iterato
     """Give what must not be missed: warnings, impossible measurements, and what helps where nothing fits."""
     for warning in results[0].scenario.warnings:
         yield f"warning: {warning}"
+    uneven = (uneven_words(result.scenario, result.costs.num_stages) for result in results)
+    for words in dict.fromkeys(uneven):
+        if words is not None:
+            yield f"warning: {words}"
     yield from _extrapolated(results)
     yield from _impossible(results)
     yield from _regrouped_notes(results)
@@ -101,6 +106,12 @@ def _without_effect(run: TimedRun) -> Iterator[str]:
     stated, named = run.scenario.parallel.microbatch_group_size, run.shape is not None
     if stated is not None and named and GROUP_SIZE not in family(run.schedule.name).options:
         yield f"note: parallel.{GROUP_SIZE} has no effect on {run.schedule.name}"
+    chunks, own = run.scenario.parallel.virtual_stages, family(run.schedule.name).chunks if named else None
+    if own is not None and chunks not in (1, own):
+        yield (
+            f"note: parallel.virtual_stages {chunks} has no effect on {run.schedule.name}, which has "
+            f"{own} a rank of its own"
+        )
 
 
 def _impossible(results: Sequence[TimedRun]) -> Iterator[str]:
