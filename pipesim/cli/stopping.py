@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -51,11 +52,14 @@ def listen() -> None:
 
 
 def stop_listening() -> None:
-    """Let signals end the process at once: nothing is left to be put in order."""
-    if threading.current_thread() is threading.main_thread():
-        for number in _NUMBERS:
-            if signal.getsignal(number) is _raise:
-                signal.signal(number, signal.SIG_DFL)
+    """Let the process end as it is about to, unless its threads take longer than the grace after a signal."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    heard = [number for number in _NUMBERS if signal.getsignal(number) is _raise]
+    for number in heard:
+        signal.signal(number, lambda number, frame: None)
+    # The interpreter takes handlers away before modules, and a signal would then end what has its status.
+    atexit.register(lambda: [signal.signal(number, signal.SIG_IGN) for number in heard])
 
 
 def say(words: str) -> None:
