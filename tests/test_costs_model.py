@@ -27,7 +27,7 @@ A100 = Accelerator("a100-sxm-80", {"bf16": 312e12, "fp16": 312e12}, 80e9, 2039e9
 NVLINK = Link("nvlink3", 240e9, 300e9, 10e-6, 3.4e-6, "test", "2026")
 INFINIBAND = Link("ib-hdr", 23.5e9, 25e9, 20e-6, 14e-6, "test", "2026")
 # Fitted to the nine rows of Korthikanti et al. table 5 and to the ten of Narayanan et al. table 1.
-MEGATRON_2022 = Efficiency("2022", 0.767, 0.6, 0.5, "unfused", 0.85, 0.39e-3, 1.0, 1.0, 1.0, "test", True)
+MEGATRON_2022 = Efficiency("2022", 0.767, 0.6, 0.5, "unfused", 0.85, 0.39e-3, 1.0, 1.0, 1.0, "test")
 MEGATRON_2021 = replace(MEGATRON_2022, name="2021", gemm=0.744, layer_overhead_s=1.12e-3)
 
 
