@@ -1,4 +1,4 @@
-"""A call that runs beside others of this process, for what spends its time outside the interpreter."""
+"""A call that no signal breaks off: it runs in a thread, and signals reach the main one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = TypeVar("Value")
 def beside(function: Callable[[], Value]) -> Callable[[], Value]:
     """Start a call in a thread, and return what waits for its value, or raises what it raised.
 
-    The thread keeps no process from ending. Compiled searches and the compiler itself let other threads run.
+    The thread keeps no process from ending.
     """
     future: Future[Value] = Future()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +20,6 @@ from pipesim.prediction import (
     prepare,
     repeat,
 )
-from pipesim.questions.beside import beside
 from pipesim.questions.chunk_advice import one_chunk_note
 from pipesim.questions.judgement import Judgement, judge
 from pipesim.scenario import ResolvedScenario, need_scenario
@@ -179,29 +177,18 @@ def compare(
     if scenario.schedule.csv is not None:
         prepared = prepare(scenario)
         ran.append((predict_prepared(prepared, timing=timing), prepared))
-    runs = [(one, number) for one in chosen for number in chunk_counts(one, chunks, scenario)]
-
-    def run(one: Family, num_chunks: int, programs: Programs | None) -> tuple[Prediction, Prepared]:
-        prepared = prepare(scenario, one.name, num_chunks=num_chunks, programs=programs)
-        return predict_prepared(prepared, timing=timing), prepared
-
-    # A search takes as long as all others together.
-    searches = {
-        (one.name, number): beside(partial(run, one, number, None))
-        for one, number in runs
-        if one.rivals is not None and len(runs) > 1
-    }
-    for one, num_chunks in runs:
-        label = one.name if num_chunks == 1 else f"{one.name} v{num_chunks}"
-        progress(label)
-        search = searches.get((one.name, num_chunks))
-        try:
-            ran.append(search() if search else run(one, num_chunks, programs))
-        except PipesimError as error:
-            skipped.append(Skipped(label, error.headline))
-            continue
-        if one.chunks is None and num_chunks == 1:
-            open_to_chunks.append(one.name)
+    for one in chosen:
+        for num_chunks in chunk_counts(one, chunks, scenario):
+            label = one.name if num_chunks == 1 else f"{one.name} v{num_chunks}"
+            progress(label)
+            try:
+                prepared = prepare(scenario, one.name, num_chunks=num_chunks, programs=programs)
+                ran.append((predict_prepared(prepared, timing=timing), prepared))
+            except PipesimError as error:
+                skipped.append(Skipped(label, error.headline))
+                continue
+            if one.chunks is None and num_chunks == 1:
+                open_to_chunks.append(one.name)
     if not ran:
         reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")

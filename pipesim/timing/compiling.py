@@ -40,7 +40,7 @@ def _compiled(function: Function, **more: bool) -> Function:
     if numba is None:
         return cast(Function, _missing)
     # Nothing here is called from C.
-    options: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "nogil": True, **more}
+    options: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, **more}
     try:
         kept: Any = numba.njit(cache=True, **options)(function)
         # Numba looks for changes in the function's own file only, but what it calls is compiled into it.
