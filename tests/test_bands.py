@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from pipesim.evidence.published.judge import Judged
+from pipesim.evidence.published.published_row import PublishedRow
 from pipesim.prediction import difference, predict
 from pipesim.scenario import scenario_from_mapping
 
@@ -81,3 +83,11 @@ def test_configurations_of_one_model_share_errors():
     assert difference(one, unlike).half_width == pytest.approx(math.hypot(*bands))
     narrow = replace(found, half_width=0.01, log_ratio=0.02)
     assert narrow.is_certain
+
+
+def test_a_measured_time_beyond_all_bounds_lies_outside_the_band():
+    """A prediction of nothing beside it is an error of exactly -1, which has no logarithm."""
+    band = predicted().band
+    row = PublishedRow("row", None, 1e308, "")
+    assert Judged(row, "fitted", 1.0, -1.0, band=band).is_in_band is False
+    assert Judged(row, "fitted", 1.0, 0.0, band=band).is_in_band is True

@@ -45,7 +45,7 @@ class Judged:
         """Whether the measured value lies within the band; None without one."""
         if self.band is None or self.error is None:
             return None
-        return abs(math.log1p(self.error)) <= self.band.half_width
+        return self.error > -1 and abs(math.log1p(self.error)) <= self.band.half_width
 
 
 @dataclass(frozen=True, slots=True)
