@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import binom
 
 from pipesim.evidence.tuning import Tuning, tune
 from pipesim.evidence.tuning.outcome import RatedOrder
@@ -148,19 +149,30 @@ def one_case(document: dict[str, Any], device: str, rounds: int, pool: RankPool)
             "measured": paired.gain,
             "wins": paired.wins,
             "conclusive": paired.conclusive,
+            "by_round": (1 - paired.after_s / paired.before_s).tolist(),
         }
     return facts
 
 
+def spread(by_round: Sequence[float]) -> float:
+    """Width of the interval that holds the median gain 98 times in 100 (order statistics)."""
+    ordered, rounds = sorted(by_round), len(by_round)
+    least = max(0, int(binom.ppf(0.011, rounds, 0.5)) - 1)
+    return float(ordered[rounds - 1 - least] - ordered[least])
+
+
 def judge(rows: list[dict[str, Any]], device: str) -> dict[str, Any]:
-    """Emulated: within 1.5 points of what was promised; CPU: at least half of it; or too noisy to tell."""
+    """Emulated: within 1.5 points of what was promised; CPU: at least half of it.
+
+    Too noisy to tell: rounds leave the median gain open by more than both sides of the limit, whatever it is.
+    """
     judged, too_noisy = [], []
     for row in rows:
         for over, gain in row["gains"].items():
             if gain["predicted"] <= PROMISED:
                 continue
-            one = {"scenario": row["scenario"], "over": over, **gain}
-            if 2 * row["disturbed_rounds"] > row["rounds"]:
+            one = {"scenario": row["scenario"], "over": over, **gain, "spread": spread(gain["by_round"])}
+            if one["spread"] > (2 * POINTS if device == "emulated" else gain["predicted"]):
                 too_noisy.append(one)
                 continue
             if device == "emulated":
