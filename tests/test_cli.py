@@ -511,7 +511,38 @@ def test_an_output_without_room_or_reader_is_no_traceback(verb):
     os.close(reading)
     run = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
-    assert (run.returncode, run.stderr) == (1, "")
+    assert (run.returncode, run.stderr) == (141, "")  # as of a program that SIGPIPE ended
+
+
+FEW_TIMES = ("--ranks", "2", "--microbatches", "4", "--forward", "1", "--backward", "2")
+
+
+def test_a_schedule_that_no_file_names_is_called_the_default():
+    _, out, _ = pipesim("compare", *FEW_TIMES, "--schedules", "1f1b,zb-h1")
+    assert "vs 1f1b, the default schedule: -" in out
+    _, out, _ = pipesim("compare", *FEW_TIMES, "--schedules", "1f1b,gpipe")
+    assert "It is the default schedule." in out
+    _, out, _ = pipesim("compare", *FEW_TIMES, "--schedules", "1f1b,zb-h1", "--set", "schedule=1f1b")
+    assert "vs 1f1b, the schedule in the scenario: -" in out
+
+
+@pytest.mark.parametrize("verb", ["compare", "plan", "report -o page.html", "sweep -o table.csv"])
+@pytest.mark.parametrize("names", ["", " , "])
+def test_schedules_that_name_none_are_not_taken_for_all(verb, names, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, *more = verb.split()
+    status, _, message = pipesim(first, GPT3, *more, "--schedules", names)
+    assert (status, message) == (2, f"--schedules: found {names!r}; needed: names with commas between them")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+def test_a_run_says_on_a_terminal_what_it_is_at():
+    reading, terminal = os.openpty()
+    command = [sys.executable, "-m", "pipesim", "simulate", TEACHING]
+    run = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal, text=True, check=True)
+    os.close(terminal)
+    assert b"simulating" in os.read(reading, 10_000)
+    assert "simulating" not in run.stdout
 
 
 def test_the_version_is_printed():

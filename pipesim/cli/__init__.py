@@ -10,13 +10,16 @@ from pipesim.cli.stopping import Stopped, listen, say, stop_listening
 
 _MOST_CHARACTERS = 4_000
 """Of a message: it may quote what was found, however long."""
+_READER_HAS_GONE = 141
+"""As a shell says of a program that SIGPIPE ended."""
 
 
 def main() -> None:
     """Run `pipesim`, the one place where errors become an exit status.
 
-    0 when done; 1 where standard output was closed; 2 where the input is wrong or infeasible, or the system
-    cannot do what is needed; 130 and 143 after SIGINT and SIGTERM. A traceback is a bug.
+    0 when done; 2 where the input is wrong or infeasible, or the system
+    cannot do what is needed; 130 and 143 after SIGINT and SIGTERM, 141 where the reader of the output has
+    gone. A traceback is a bug.
     """
     try:
         listen()
@@ -46,9 +49,11 @@ def _run() -> None:
             sys.stdout.flush()
     except PipesimError as error:
         _fail(str(error))
-    except BrokenPipeError:  # the reader has seen enough
+    except (BrokenPipeError, SystemExit) as ended:
+        if isinstance(ended, SystemExit) and not isinstance(ended.__context__, BrokenPipeError):
+            raise
         _discard_output()
-        sys.exit(1)
+        sys.exit(_READER_HAS_GONE)
     except MemoryError:
         _fail("not enough memory; ask for less")
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,12 +27,11 @@ EPILOG = epilog()
 _NUM_DRAWN = 6
 
 
+@options.grouped
 def compare(
-    scenario: options.ScenarioFile = None,
-    overrides: options.Overrides = None,
+    wanted: options.Asked,
+    advice: options.Advice,
     as_json: options.AsJson = False,
-    schedules: options.Schedules = None,
-    chunks: options.Chunks = None,
     repeats: Annotated[
         int | None,
         typer.Option(max=100_000, help="Draw so many steps of each schedule, where the scenario has jitter."),
@@ -46,37 +46,30 @@ def compare(
     ] = None,
     window: options.Window = None,
     draw_all: Annotated[bool, typer.Option("--all", help="With --plot: draw all timelines.")] = False,
-    headroom: options.Headroom = None,
-    framework: options.Framework = None,
     wide: options.Wide = False,
     assumptions: options.Assumptions = False,
-    ranks: options.Ranks = None,
-    microbatches: options.Microbatches = None,
-    forward: options.Forward = None,
-    backward: options.Backward = None,
-    p2p: options.P2p = None,
 ) -> None:
     """Predict every schedule that can run in the scenario; say why the others cannot."""
-    check_outputs(pictures=(plot,), inputs=(scenario,))
+    check_outputs(pictures=(plot,), inputs=(wanted.scenario,))
     options.check_window(window, plot)
     for text in slow_rank or ():
         if not text.partition("=")[0].isdecimal() or not text.partition("=")[2]:
             raise ScenarioError(f"found {text!r}; RANK=FACTOR is needed, such as 3=1.1", key="--slow-rank")
-    overrides = options.with_headroom(overrides, headroom)
-    overrides = [*overrides, *(f"jitter.slow_ranks.{text}" for text in slow_rank or ())]
-    asked = options.read_scenario(scenario, overrides, ranks, microbatches, forward, backward, p2p, chunks)
+    overrides = advice.overrides(wanted.overrides)
+    overrides += [f"jitter.slow_ranks.{text}" for text in slow_rank or ()]
+    asked = replace(wanted, overrides=overrides).read()
     with terminal.progress_bar("comparing", quiet=as_json) as progress:
         comparison = compare_schedules(
             asked,
-            schedules=options.parse_names(schedules),
-            chunks=options.parse_counts(chunks, "--chunks"),
+            schedules=advice.names,
+            chunks=options.parse_counts(wanted.chunks, "--chunks"),
             num_repeats=repeats,
-            framework=framework,
+            framework=advice.framework,
             progress=progress,
         )
     drawn = ""
     if plot is not None:
-        drawn = _draw(comparison, plot, None if draw_all or schedules else _NUM_DRAWN, window)
+        drawn = _draw(comparison, plot, None if draw_all or advice.schedules else _NUM_DRAWN, window)
     if as_json:
         terminal.print_json(comparison.to_dict())
         return

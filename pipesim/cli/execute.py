@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 
+from pipesim.api import Scenario
 from pipesim.cli import options, terminal
 from pipesim.executor.rank_processes import STALL_S, STARTUP_S
 from pipesim.executor.run import MAX_CONNECTIONS
@@ -17,23 +19,43 @@ from pipesim.show.amounts import amount, optional, percent, seconds, signed_perc
 from pipesim.show.blocks import Table
 
 
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """What runs, and how its steps are measured."""
+
+    model: Annotated[
+        str | None, typer.Option(metavar="cnn|MODULE:FACTORY", help="Instead of the scenario's transformer.")
+    ] = None
+    steps: Annotated[int, typer.Option(min=1, help="Steps to measure, of each schedule.")] = 10
+    warmup: Annotated[int, typer.Option(min=0, help="Steps before them.")] = 3
+    threads: Annotated[int, typer.Option(min=1, help="Threads of a rank on a CPU.")] = 1
+    timeout: options.Timeout = STALL_S
+    startup_timeout: options.StartupTimeout = STARTUP_S
+
+    def stated(self) -> dict[str, Any]:
+        """Arguments of the functions that run, and a word on standard error for each run."""
+        return {
+            "model": self.model,
+            "num_steps": self.steps,
+            "warmup": self.warmup,
+            "threads_per_rank": self.threads,
+            "stall_timeout_s": self.timeout,
+            "startup_timeout_s": self.startup_timeout,
+            "progress": lambda words: typer.echo(f"running: {words}", err=True),
+        }
+
+
+@options.grouped
 def execute(
     scenario: options.NeededScenario,
     device: Annotated[
         str, typer.Option(help="cpu, cuda (a GPU a rank, or one for all) or emulated (ranks sleep).")
     ],
+    measuring: Measuring,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="RUN.json")] = None,
     overrides: options.Overrides = None,
     as_json: options.AsJson = False,
-    model: Annotated[
-        str | None, typer.Option(metavar="cnn|MODULE:FACTORY", help="Instead of the scenario's transformer.")
-    ] = None,
     replicas: Annotated[int | None, typer.Option(min=1, help="Data-parallel replicas.")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps to measure.")] = 10,
-    warmup: Annotated[int, typer.Option(min=0, help="Steps before them.")] = 3,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of a rank on a CPU.")] = 1,
-    timeout: options.Timeout = STALL_S,
-    startup_timeout: options.StartupTimeout = STARTUP_S,
     trace: Annotated[Path | None, typer.Option(help="Write a trace for Chrome or Perfetto.")] = None,
 ) -> None:
     """Replay the scenario's schedule with PyTorch, one process a rank; under torchrun, its processes."""
@@ -41,16 +63,10 @@ def execute(
 
     check_outputs(output, trace, inputs=(scenario,))
     done = execute_scenario(
-        options.read_scenario(scenario, overrides),
+        Scenario.load(scenario, *(overrides or ())),
         device=device,
-        model=model,
         num_replicas=replicas,
-        num_steps=steps,
-        warmup=warmup,
-        threads_per_rank=threads,
-        stall_timeout_s=timeout,
-        startup_timeout_s=startup_timeout,
-        progress=lambda words: typer.echo(f"running: {words}", err=True),
+        **measuring.stated(),
     )
     if done is None:
         return

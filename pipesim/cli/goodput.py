@@ -11,19 +11,10 @@ from pipesim.show.blocks import Table
 from pipesim.show.remarks import inferred, notes
 
 
-def goodput(
-    scenario: options.ScenarioFile = None,
-    overrides: options.Overrides = None,
-    as_json: options.AsJson = False,
-    ranks: options.Ranks = None,
-    chunks: options.Chunks = None,
-    microbatches: options.Microbatches = None,
-    forward: options.Forward = None,
-    backward: options.Backward = None,
-    p2p: options.P2p = None,
-) -> None:
+@options.grouped
+def goodput(wanted: options.Asked, as_json: options.AsJson = False) -> None:
     """Predict how much of a run of days is training, and the best time between checkpoints."""
-    asked = options.read_scenario(scenario, overrides, ranks, microbatches, forward, backward, p2p, chunks)
+    asked = wanted.read()
     result = predict(asked)
     found = goodput_of(result)
     if as_json:

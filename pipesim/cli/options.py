@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -67,49 +71,95 @@ Wide = Annotated[bool, typer.Option("--wide", help="All columns and notes, as wi
 Assumptions = Annotated[bool, typer.Option("--assumptions", help="List what was inferred or by default.")]
 
 
-def with_headroom(overrides: list[str] | None, headroom: str | None) -> list[str]:
-    """Add a headroom that is stated apart to the overrides."""
-    return [*(overrides or ()), *([] if headroom is None else [f"headroom={headroom}"])]
+def grouped(verb: Callable[..., None]) -> Callable[..., None]:
+    """Let parameters that are dataclasses stand for options of the command line, a field each."""
+    hints = get_type_hints(verb, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    parameters: dict[str, inspect.Parameter] = {}
+    for name, parameter in inspect.signature(verb).parameters.items():
+        shown = inspect.signature(groups[name]).parameters.values() if name in groups else [parameter]
+        types = get_type_hints(groups[name], include_extras=True) if name in groups else hints
+        for one in shown:
+            keyword = one.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=types[one.name])
+            parameters[one.name] = keyword
+
+    @wraps(verb)
+    def typed(**stated: Any) -> None:
+        made = {
+            name: group(**{field.name: stated.pop(field.name) for field in fields(group)})
+            for name, group in groups.items()
+        }
+        verb(**made, **stated)
+
+    typed.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+    typed.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+    return typed
 
 
-def read_scenario(
-    file: Path | None,
-    overrides: list[str] | None,
-    ranks: int | None = None,
-    microbatches: int | None = None,
-    forward: str | None = None,
-    backward: str | None = None,
-    p2p: str | None = None,
-    chunks: str | None = None,
-) -> Scenario:
-    """Load the file, or make a scenario of direct costs from the flags.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A scenario's file, or stated times in place of one."""
 
-    Raises
-    ------
-    ScenarioError
-        If there is neither, or both.
-    """
-    flags = {
-        "--ranks": ranks,
-        "--microbatches": microbatches,
-        "--forward": forward,
-        "--backward": backward,
-    }
-    stated = [flag for flag, value in {**flags, "--p2p": p2p}.items() if value is not None]
-    if file is not None:
-        if stated:
-            raise ScenarioError(
-                f"{stated[0]} is for runs without a file; use --set KEY=VALUE", file=str(file)
-            )
-        return Scenario.load(file, *(overrides or ()))
-    missing = [flag for flag, value in flags.items() if value is None]
-    if missing:
-        raise ScenarioError(f"needed: a scenario file, or {', '.join(missing)}")
-    times = {"forward": forward, "backward": backward, "p2p": 0 if p2p is None else p2p}
-    first_chunks = parse_counts(chunks, "--chunks")[:1] or [1]
-    sizes: dict[str, Any] = {"ranks": ranks, "microbatches": microbatches, "chunks": first_chunks[0]}
-    sizes |= {key: _number_or_text(value) for key, value in times.items()}
-    return Scenario.times(*(overrides or ()), **sizes)
+    scenario: ScenarioFile = None
+    overrides: Overrides = None
+    ranks: Ranks = None
+    chunks: Chunks = None
+    microbatches: Microbatches = None
+    forward: Forward = None
+    backward: Backward = None
+    p2p: P2p = None
+
+    def read(self) -> Scenario:
+        """Load the file, or make a scenario of direct costs from the flags.
+
+        Raises
+        ------
+        ScenarioError
+            If there is neither, or both.
+        """
+        needed = {
+            "--ranks": self.ranks,
+            "--microbatches": self.microbatches,
+            "--forward": self.forward,
+            "--backward": self.backward,
+        }
+        stated = [flag for flag, value in {**needed, "--p2p": self.p2p}.items() if value is not None]
+        if self.scenario is not None:
+            if stated:
+                raise ScenarioError(
+                    f"{stated[0]} is for runs without a file; use --set KEY=VALUE", file=str(self.scenario)
+                )
+            return Scenario.load(self.scenario, *(self.overrides or ()))
+        missing = [flag for flag, value in needed.items() if value is None]
+        if missing:
+            raise ScenarioError(f"needed: a scenario file, or {', '.join(missing)}")
+        times = {
+            "forward": self.forward,
+            "backward": self.backward,
+            "p2p": 0 if self.p2p is None else self.p2p,
+        }
+        first_chunks = parse_counts(self.chunks, "--chunks")[:1] or [1]
+        sizes: dict[str, Any] = {"ranks": self.ranks, "microbatches": self.microbatches}
+        sizes |= {key: _number_or_text(value) for key, value in times.items()}
+        return Scenario.times(*(self.overrides or ()), chunks=first_chunks[0], **sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Among what to choose, and what the choice must leave and run in."""
+
+    schedules: Schedules = None
+    headroom: Headroom = None
+    framework: Framework = None
+
+    @property
+    def names(self) -> list[str]:
+        """Schedules that are named; none where all are meant."""
+        return parse_names(self.schedules, "--schedules")
+
+    def overrides(self, stated: list[str] | None) -> list[str]:
+        """Add a headroom that is stated apart to other overrides."""
+        return [*(stated or ()), *([] if self.headroom is None else [f"headroom={self.headroom}"])]
 
 
 def _number_or_text(value: Any) -> Any:
@@ -173,6 +223,15 @@ def check_window(text: str | None, plot: Path | None) -> None:
         raise ScenarioError("needs --plot, of which it is a part", key="--window")
 
 
-def parse_names(text: str | None) -> list[str]:
-    """Read ``gpipe,1f1b``; nothing gives an empty list."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+def parse_names(text: str | None, flag: str) -> list[str]:
+    """Read ``gpipe,1f1b``; where nothing is stated, an empty list.
+
+    Raises
+    ------
+    ScenarioError
+        If something is stated that names nothing.
+    """
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if text is not None and not names:
+        raise ScenarioError(f"found {text!r}; needed: names with commas between them", key=flag)
+    return names

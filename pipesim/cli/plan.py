@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from pipesim.cli import options, terminal
-from pipesim.cli.sweep import Dask, Workers, executor_for
+from pipesim.cli.sweep import Pool
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
 from pipesim.questions.memory_advice import changes_for_memory
@@ -44,24 +45,48 @@ _NUM_REASONS = 8
 _SUFFIXES = {"k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
 
 
-def plan_verb(
-    scenario: options.NeededScenario,
-    top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = DEFAULT_TOP,
-    objective: Annotated[str, typer.Option(help=f"What to rank by: {', '.join(OBJECTIVES)}.")] = "step_time",
-    schedules: options.Schedules = None,
-    tokens: Annotated[str | None, typer.Option(help="Tokens to train on, as 300B or 1T.")] = None,
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """What is trained on, and how large a cluster that may take."""
+
+    tokens: Annotated[str | None, typer.Option(help="Tokens to train on, as 300B or 1T.")] = None
     deadline: Annotated[
         str | None, typer.Option(help="Time for them, as '30 days': finds the smallest cluster.")
-    ] = None,
+    ] = None
     max_nodes: Annotated[
         int | None, typer.Option(min=1, help="Find the smallest cluster of at most so many nodes.")
-    ] = None,
+    ] = None
+
+    @property
+    def num_tokens(self) -> float | None:
+        """Tokens, where they are stated."""
+        return None if self.tokens is None else _number_of_tokens(self.tokens)
+
+    def sizes(self, asked: ResolvedScenario, **stated: Any) -> list[ClusterSize]:
+        """Plan for ever larger clusters, up to the smallest that does; none where no size is asked for."""
+        if self.deadline is None and self.max_nodes is None:
+            return []
+        return smallest_cluster(
+            asked,
+            num_tokens=self.num_tokens,
+            deadline_s=None if self.deadline is None else _seconds(self.deadline),
+            max_nodes=self.max_nodes or (asked.cluster.num_nodes if asked.cluster else 1),
+            **stated,
+        )
+
+
+@options.grouped
+def plan_verb(
+    scenario: options.NeededScenario,
+    advice: options.Advice,
+    sizing: Sizing,
+    pool: Pool,
+    top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = DEFAULT_TOP,
+    objective: Annotated[str, typer.Option(help=f"What to rank by: {', '.join(OBJECTIVES)}.")] = "step_time",
     output: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="BEST.yaml", help="Write the advised choice as a scenario."),
     ] = None,
-    headroom: options.Headroom = None,
-    framework: options.Framework = None,
     wide: options.Wide = False,
     assumptions: options.Assumptions = False,
     time_limit: Annotated[
@@ -69,8 +94,6 @@ def plan_verb(
         typer.Option(metavar="SECONDS", help="Refine no further after so long; what is certain is said."),
     ] = None,
     overrides: options.Overrides = None,
-    workers: Workers = None,
-    dask: Dask = None,
     as_json: options.AsJson = False,
     plot: Annotated[Path | None, typer.Option(help="Draw step time, memory and cost, PNG or SVG.")] = None,
 ) -> None:
@@ -79,46 +102,21 @@ def plan_verb(
     What it chooses (parallel, micro-batch, schedule, recompute, sequence parallelism, whether the optimizer's
     state is shared out) is not read from the scenario; model, cluster, global batch and the rest are.
     """
-    if workers is not None and dask is not None:
-        raise ScenarioError("--workers and --dask exclude each other")
     if time_limit is not None and not time_limit > 0:
         raise ScenarioError(f"found {time_limit:g}; needed: seconds above zero", key="--time-limit")
     check_outputs(output, pictures=(plot,), inputs=(scenario,))
-    overrides = options.with_headroom(overrides, headroom)
+    overrides = advice.overrides(overrides)
     asked = load_scenario(scenario, overrides, uncut=True)
     wanted = _objectives(objective, asked)
-    num_tokens = None if tokens is None else _number_of_tokens(tokens)
-    names = options.parse_names(schedules)
-    sizes: list[ClusterSize] = []
-    with executor_for(dask) as executor, terminal.progress_bar("planning", quiet=as_json) as progress:
-        if deadline is None and max_nodes is None:
-            found = plan(
-                asked,
-                top=top,
-                schedules=names,
-                framework=framework,
-                num_workers=workers,
-                executor=executor,
-                time_limit_s=time_limit,
-                progress=progress,
-            )
-        else:
-            sizes = smallest_cluster(
-                asked,
-                num_tokens=num_tokens,
-                deadline_s=None if deadline is None else _seconds(deadline),
-                max_nodes=max_nodes or (asked.cluster.num_nodes if asked.cluster else 1),
-                top=top,
-                schedules=names,
-                framework=framework,
-                num_workers=workers,
-                executor=executor,
-                time_limit_s=time_limit,
-                progress=progress,
-            )
-            best = sizes[-1].best
-            assert best is not None
-            found = best
+    num_tokens = sizing.num_tokens
+    stated: dict[str, Any] = {"schedules": advice.names, "framework": advice.framework, "top": top}
+    stated |= {"num_workers": pool.workers, "time_limit_s": time_limit}
+    with pool.executor() as executor, terminal.progress_bar("planning", quiet=as_json) as progress:
+        stated |= {"executor": executor, "progress": progress}
+        sizes = sizing.sizes(asked, **stated)
+        best = sizes[-1].best if sizes else plan(asked, **stated)
+    assert best is not None
+    found = best
     if output is not None:
         found.best.save(output)
     if plot is not None:
@@ -127,8 +125,8 @@ def plan_verb(
         terminal.print_json(_document(found, sizes, wanted, num_tokens))
         return
     _show(found, sizes, num_tokens, wide=wide, assumptions=assumptions)
-    stated = [f"--set {quote(text)}" for text in (*overrides, *found.recommended.overrides())]
-    typed = ["to type it:", "pipesim simulate", quote(str(scenario)), *stated]
+    changes = [f"--set {quote(text)}" for text in (*overrides, *found.recommended.overrides())]
+    typed = ["to type it:", "pipesim simulate", quote(str(scenario)), *changes]
     terminal.show(*command_lines(typed, terminal.width()), wide=True)
     if output is not None:
         terminal.show(f"{output}: the advised choice; pipesim simulate {quote(str(output))}")
@@ -162,13 +160,13 @@ def _show(
 
 
 def _objectives(text: str, asked: ResolvedScenario) -> list[str]:
-    names = [name.replace("-", "_") for name in options.parse_names(text)]
+    names = [name.replace("-", "_") for name in options.parse_names(text, "--objective")]
     for name in names:
         if name not in OBJECTIVES:
             raise ScenarioError(f"found {name!r}; allowed: {', '.join(OBJECTIVES)}", key="--objective")
     if "cost" in names and asked.price_usd_per_gpu_hour is None:
         raise ScenarioError("missing; a ranking by cost needs it", file=asked.file, key="price_per_gpu_hour")
-    return names or ["step_time"]
+    return names
 
 
 def _number_of_tokens(text: str) -> float:

@@ -72,7 +72,7 @@ def bubble(
     with terminal.progress_bar("simulating", quiet=False) as progress:
         curves = bubble_curves(
             asked,
-            schedules=options.parse_names(schedules),
+            schedules=options.parse_names(schedules, "--schedules"),
             counts=options.parse_counts(microbatches, "--microbatches"),
             progress=progress,
         )
@@ -102,7 +102,7 @@ def pareto(
     with terminal.progress_bar("simulating", quiet=False) as progress:
         results = compare(
             asked,
-            schedules=options.parse_names(schedules),
+            schedules=options.parse_names(schedules, "--schedules"),
             chunks=options.parse_counts(chunks, "--chunks"),
             progress=progress,
         ).results

@@ -22,21 +22,20 @@ from pipesim.schedules import family
 from pipesim.show.decision import Answer
 
 
+@options.grouped
 def report(
     scenario: options.NeededScenario,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE.html", help="The page.")],
+    advice: options.Advice,
     overrides: options.Overrides = None,
-    schedules: options.Schedules = None,
     chunks: options.Chunks = None,
-    headroom: options.Headroom = None,
-    framework: options.Framework = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Write one page that says which schedule to run and why; the answer is printed too."""
     from pipesim.show.report import report_page
 
     check_outputs(output, inputs=(scenario,))
-    asked = load_scenario(scenario, options.with_headroom(overrides, headroom))
+    asked = load_scenario(scenario, advice.overrides(overrides))
     if asked.schedule.name is not None:
         family(asked.schedule.name)  # an unknown one is a mistake, one that cannot run is an answer
     text = read_text(scenario)
@@ -47,18 +46,24 @@ def report(
     with terminal.progress_bar("comparing", quiet=as_json) as progress:
         comparison = compare(
             asked,
-            schedules=options.parse_names(schedules),
+            schedules=advice.names,
             chunks=options.parse_counts(chunks, "--chunks"),
-            framework=framework,
+            framework=advice.framework,
             progress=progress,
         )
         answer = _answer(asked, comparison)
         progress("pictures")
         flags = [("--set", value) for value in overrides or ()]
-        flags += [("--schedules", schedules)] if schedules is not None else []
-        flags += [("--chunks", chunks)] if chunks is not None else []
-        flags += [("--headroom", headroom)] if headroom is not None else []
-        flags += [("--framework", framework)] if framework is not None else []
+        flags += [
+            (flag, value)
+            for flag, value in (
+                ("--schedules", advice.schedules),
+                ("--chunks", chunks),
+                ("--headroom", advice.headroom),
+                ("--framework", advice.framework),
+            )
+            if value is not None
+        ]
         made = report_page(asked, answer, text=text, flags=flags, changes_for_memory=changes_for_memory)
     write_text(output, made)
     if as_json:

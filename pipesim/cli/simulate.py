@@ -21,9 +21,9 @@ from pipesim.show.result_tables import memory_table, rank_table, step_table, sum
 EPILOG = epilog(with_parts=True)
 
 
+@options.grouped
 def simulate(
-    scenario: options.ScenarioFile = None,
-    overrides: options.Overrides = None,
+    wanted: options.Asked,
     as_json: options.AsJson = False,
     trace: Annotated[
         Path | None,
@@ -35,26 +35,22 @@ def simulate(
     plot: Annotated[Path | None, typer.Option(help="Draw the timeline, PNG or SVG.")] = None,
     window: options.Window = None,
     timeline: Annotated[Path | None, typer.Option(help="Write the timeline as CSV.")] = None,
-    ranks: options.Ranks = None,
-    chunks: options.Chunks = None,
-    microbatches: options.Microbatches = None,
-    forward: options.Forward = None,
-    backward: options.Backward = None,
-    p2p: options.P2p = None,
 ) -> None:
     """Predict one step of the scenario's schedule."""
-    check_outputs(trace, timeline, pictures=(plot,), inputs=(scenario,))
+    check_outputs(trace, timeline, pictures=(plot,), inputs=(wanted.scenario,))
     options.check_window(window, plot)
-    if scenario is not None and chunks is not None:
+    if wanted.scenario is not None and wanted.chunks is not None:
         raise ScenarioError(
             "is for runs without a file; use --set parallel.virtual_stages=V",
-            file=str(scenario),
+            file=str(wanted.scenario),
             key="--chunks",
         )
-    if len(options.parse_counts(chunks, "--chunks")) > 1:
-        raise ScenarioError(f"found {chunks!r}; one run has one number of chunks", key="--chunks")
-    asked = options.read_scenario(scenario, overrides, ranks, microbatches, forward, backward, p2p, chunks)
-    result = predict(asked)
+    if len(options.parse_counts(wanted.chunks, "--chunks")) > 1:
+        raise ScenarioError(f"found {wanted.chunks!r}; one run has one number of chunks", key="--chunks")
+    asked = wanted.read()
+    with terminal.progress_bar("simulating", quiet=as_json) as progress:
+        progress(asked.name)
+        result = predict(asked)
     if trace is not None:
         from pipesim.show.traces import write_trace
 

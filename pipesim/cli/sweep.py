@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any
@@ -40,6 +41,23 @@ Dask = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Where rows or configurations are predicted."""
+
+    workers: Workers = None
+    dask: Dask = None
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.dask is not None:
+            raise ScenarioError("--workers and --dask exclude each other")
+
+    def executor(self) -> AbstractContextManager[Executor | None]:
+        """Connect to the Dask cluster, if one is asked for."""
+        return nullcontext() if self.dask is None else dask_executor(self.dask)
+
+
+@options.grouped
 def sweep(
     scenario: options.NeededScenario,
     output: Annotated[
@@ -48,6 +66,7 @@ def sweep(
             "-o", "--output", metavar="FILE", help="Table, .csv or .parquet; another sweep's is kept."
         ),
     ],
+    pool: Pool,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -61,8 +80,6 @@ def sweep(
         ),
     ] = None,
     overrides: options.Overrides = None,
-    workers: Workers = None,
-    dask: Dask = None,
     engine: Annotated[bool, typer.Option("--engine", help="Time every row with the engine.")] = False,
     compiled: Annotated[
         bool, typer.Option("--compiled", help="Time every row compiled, as if nothing shared a wire.")
@@ -72,17 +89,15 @@ def sweep(
     """Run a grid of scenarios, one row a run; goes on where an interrupted sweep stopped."""
     if engine and compiled:
         raise ScenarioError("--engine and --compiled exclude each other")
-    if workers is not None and dask is not None:
-        raise ScenarioError("--workers and --dask exclude each other")
     check_outputs(output, inputs=(scenario,))
     axes = [parse_axis(text) for text in vary or []]
-    if names := options.parse_names(schedules):
+    if names := options.parse_names(schedules, "--schedules"):
         axes.append(axis_of("schedule", names))
     timing: Timing = "engine" if engine else "compiled" if compiled else "fast"
     mapping = apply_overrides(read_yaml_mapping(scenario), overrides or ())
     asked = Sweep(mapping, tuple(axes), str(scenario), timing)
-    with executor_for(dask) as executor, terminal.counting_bar("sweeping", quiet=as_json) as progress:
-        report = run_sweep(asked, output, num_workers=workers, executor=executor, progress=progress)
+    with pool.executor() as executor, terminal.counting_bar("sweeping", quiet=as_json) as progress:
+        report = run_sweep(asked, output, num_workers=pool.workers, executor=executor, progress=progress)
     if as_json:
         terminal.print_json(_document(report, output))
     else:
@@ -120,11 +135,6 @@ def plot_table(
 
     check_outputs(pictures=(output,), inputs=(table,))
     save_figure(plot_sweep(read_sweep(table), kind, table.stem), output)
-
-
-def executor_for(dask: str | None) -> AbstractContextManager[Executor | None]:
-    """Connect to the Dask cluster, if one is asked for."""
-    return nullcontext() if dask is None else dask_executor(dask)
 
 
 def _lines(report: SweepReport, output: Path) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipesim.api import Scenario
 from pipesim.cli import options, terminal
 from pipesim.files import check_outputs
 from pipesim.show.amounts import amount, optional, percent, seconds, signed_percent
@@ -60,7 +61,7 @@ def tune(
     files = measured or []
     check_outputs(output, inputs=(scenario, *files))
     found = find(
-        options.read_scenario(scenario, overrides),
+        Scenario.load(scenario, *(overrides or ())),
         *files,
         chunks=options.parse_counts(chunks, "--chunks"),
         max_in_flight=max_in_flight,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pipesim.api import Scenario
 from pipesim.cli import options, terminal
-from pipesim.executor.rank_processes import STALL_S, STARTUP_S
+from pipesim.cli.execute import Measuring
 from pipesim.files import check_outputs
 from pipesim.show.amounts import percent, seconds, signed_percent
 from pipesim.show.blocks import Table
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     from pipesim.evidence.validation import Validation, ValidationRow
 
 
+@options.grouped
 def validate(
     scenario: options.NeededScenario,
     device: Annotated[
         str, typer.Option(help="cpu, cuda (a GPU a rank, or one for all) or emulated (ranks sleep).")
     ],
+    measuring: Measuring,
     calibrate_on: Annotated[
         str, typer.Option(metavar="NAME", help="The one schedule that costs are measured on.")
     ] = "gpipe",
@@ -37,54 +40,45 @@ def validate(
     plot: Annotated[
         Path | None, typer.Option(help="Draw measured timelines over predicted ones, PNG or SVG.")
     ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="cnn|MODULE:FACTORY", help="Instead of the scenario's transformer.")
-    ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="Steps to measure of each schedule.")] = 10,
-    warmup: Annotated[int, typer.Option(min=0, help="Steps before them.")] = 3,
-    threads: Annotated[int, typer.Option(min=1, help="Threads of a rank on a CPU.")] = 1,
     runtime: Annotated[
         str,
         typer.Option(help="pipesim, torch (its runtime of orders) or torch-named (its own classes, if any)."),
     ] = "pipesim",
-    timeout: options.Timeout = STALL_S,
-    startup_timeout: options.StartupTimeout = STARTUP_S,
 ) -> None:
     """Run schedules with PyTorch, calibrate on one of them, predict the others, and print the errors."""
     from pipesim.evidence.validation import validate as run_and_predict
 
     check_outputs(pictures=(plot,), inputs=(scenario,))
-    asked = options.read_scenario(scenario, overrides)
+    asked = Scenario.load(scenario, *(overrides or ()))
     found = run_and_predict(
         asked,
         device=device,
         calibrate_on=calibrate_on,
-        schedules=options.parse_names(schedules),
+        schedules=options.parse_names(schedules, "--schedules"),
         chunks=options.parse_counts(chunks, "--chunks"),
         microbatches=options.parse_counts(microbatches, "--microbatches"),
-        model=model,
-        num_steps=steps,
-        warmup=warmup,
-        threads_per_rank=threads,
-        stall_timeout_s=timeout,
-        startup_timeout_s=startup_timeout,
         runtime=runtime,
-        progress=lambda words: typer.echo(f"running: {words}", err=True),
+        **measuring.stated(),
     )
     if plot is not None:
-        from pipesim.show.figures import save_figure
-        from pipesim.show.figures.gantt import GanttLane, plot_lanes
-
-        lanes = [
-            GanttLane(f"{row.label}, {words}", timeline)
-            for row in found.rows
-            for words, timeline in (("measured", row.measured), ("predicted", row.predicted))
-        ]
-        save_figure(plot_lanes(lanes), plot)
+        _draw(found, plot)
     if as_json:
         terminal.print_json(found.to_dict())
         return
     terminal.show(*_blocks(found, asked.name))
+
+
+def _draw(found: Validation, path: Path) -> None:
+    """Put measured timelines over predicted ones."""
+    from pipesim.show.figures import save_figure
+    from pipesim.show.figures.gantt import GanttLane, plot_lanes
+
+    lanes = [
+        GanttLane(f"{row.label}, {words}", timeline)
+        for row in found.rows
+        for words, timeline in (("measured", row.measured), ("predicted", row.predicted))
+    ]
+    save_figure(plot_lanes(lanes), path)
 
 
 def _blocks(found: Validation, name: str) -> Iterator[str | Table]:

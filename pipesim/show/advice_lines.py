@@ -78,16 +78,21 @@ def _gain_line(judged: JudgedRuns[R], refusal: str) -> str:
     if own is None or gain is None:
         text = f"The scenario's own schedule cannot run: {refusal}." if refusal else ""
     elif own is best:
-        text = "It is the schedule in the scenario."
+        text = f"It is {_whose(own)}."
     else:
         exact = "" if not judged.band else f" (+-{short_percent(judged.gain_band)})"
-        text = f"vs {own.label}, the schedule in the scenario: {signed(-gain)}{exact}"
+        text = f"vs {own.label}, {_whose(own)}: {signed(-gain)}{exact}"
         if judged.band and not judged.gain_is_clear:
             text += ", no more than predictions can tell apart"
         if own.metrics.fits_memory is False:
             text += "; that does not fit in memory"
         text += "." if own.synchronous else "; that is asynchronous."
     return f"{text} {ties_sentence(judged)}".strip()
+
+
+def _whose(own: TimedRun) -> str:
+    """Say where the schedule in use is from: a file need not name one."""
+    return "the default schedule" if "schedule" in own.scenario.echo else "the schedule in the scenario"
 
 
 def ties_sentence(judged: JudgedRuns[R]) -> str:
