@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import fields
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
@@ -42,29 +42,9 @@ def direct_costs(
     ScenarioError
         If the entries of a tuple do not go evenly into S stages, nor the stages into them.
     """
-    num_stages = num_ranks * num_chunks
     exact = any(isinstance(value, Fraction) for value in _numbers(costs))
-    number: Callable[[Any], Number] = Fraction if exact else float
-    dtype = object if exact else float
-
-    def per_stage(value: Any, key: str) -> Array:
-        if not isinstance(value, tuple):
-            return np.full(num_stages, number(value) / num_chunks, dtype=dtype)
-        entries = [number(entry) for entry in value]
-        if len(entries) % num_stages == 0:
-            together = len(entries) // num_stages
-            sums = [sum(entries[at : at + together]) for at in range(0, len(entries), together)]
-            return np.array(sums, dtype=dtype)
-        if num_stages % len(entries) == 0:
-            parts = num_stages // len(entries)
-            return np.array([entry / parts for entry in entries for _ in range(parts)], dtype=dtype)
-        raise ScenarioError(
-            f"has {len(entries)} entries, which go into {num_stages} stages ({num_ranks} ranks x "
-            f"{num_chunks} chunks) neither added up nor split evenly",
-            file=file,
-            key=f"costs.{key}",
-        )
-
+    spread = _Spread(num_ranks, num_chunks, exact, file)
+    number, per_stage, num_stages = spread.number, spread.per_stage, spread.num_stages
     backward = per_stage(costs.backward_s, "backward")
     if costs.input_gradient_s is None or costs.weight_gradient_s is None:
         input_gradient = weight_gradient = backward / 2
@@ -79,10 +59,10 @@ def direct_costs(
         raise ScenarioError(
             f"names stage {beyond[1]}; stages are 0 to {num_stages - 1}", file=file, key="costs.skips"
         )
-    boundary = np.full(num_stages, number(costs.boundary_bytes), dtype=dtype)
+    boundary = spread.everywhere(costs.boundary_bytes)
     boundary[-1] = number(0)
     bandwidth = None if costs.p2p_bytes_per_s is None else number(costs.p2p_bytes_per_s)
-    nothing = np.full(num_stages, number(0), dtype=dtype)
+    nothing = spread.everywhere(0)
     return CostTable(
         forward_s=per_stage(costs.forward_s, "forward"),
         backward_s=backward,
@@ -107,6 +87,45 @@ def direct_costs(
             **_regrouped(costs, num_stages),
         },
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """How stated numbers fall to the stages of a pipeline, in floats or exactly."""
+
+    num_ranks: int
+    num_chunks: int
+    exact: bool
+    file: str | None
+
+    @property
+    def num_stages(self) -> int:
+        return self.num_ranks * self.num_chunks
+
+    def number(self, value: Any) -> Number:
+        return Fraction(value) if self.exact else float(value)
+
+    def everywhere(self, value: Any) -> Array:
+        return np.full(self.num_stages, self.number(value), dtype=object if self.exact else float)
+
+    def per_stage(self, value: Any, key: str) -> Array:
+        if not isinstance(value, tuple):
+            return self.everywhere(value) / self.num_chunks
+        entries, num_stages = [self.number(entry) for entry in value], self.num_stages
+        if len(entries) % num_stages == 0:
+            together = len(entries) // num_stages
+            spread = [sum(entries[at : at + together]) for at in range(0, len(entries), together)]
+        elif num_stages % len(entries) == 0:
+            parts = num_stages // len(entries)
+            spread = [entry / parts for entry in entries for _ in range(parts)]
+        else:
+            raise ScenarioError(
+                f"has {len(entries)} entries, which go into {num_stages} stages ({self.num_ranks} ranks x "
+                f"{self.num_chunks} chunks) neither added up nor split evenly",
+                file=self.file,
+                key=f"costs.{key}",
+            )
+        return np.array(spread, dtype=object if self.exact else float)
 
 
 def _regrouped(costs: DirectCosts, num_stages: int) -> dict[str, str]:

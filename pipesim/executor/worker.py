@@ -119,12 +119,7 @@ class Worker:
         replica, rank = job.place(self.process)
         program = programs[rank]
         if job.runtime != "pipesim":
-            from pipesim.executor.torch_replay import TorchRank
-
-            stream = _current_stream() if job.device == "cuda" else None
-            rank_of_torch = TorchRank(job, program, groups.meeting, on_row, self._output_of, stream)
-            tell = partial(self._told_by_all, job)
-            return rank_of_torch.run(self.process, on_step, tell, groups.everybody)
+            return self._run_in_torch(job, program, groups, on_step, on_row)
         device = self._device(job, rank)
         transport = self._transport(job, replica, rank, device, groups)
         if transport.matches_by_number:
@@ -153,7 +148,41 @@ class Worker:
             on_row=on_row,
             before_optimizer=steps.keep_gradients if job.keep_state else None,
         )
-        everybody = groups.everybody
+        clocks = self._run_steps(job, steps, executor, groups.everybody, on_step)
+        on_row(BETWEEN_STEPS)
+        return steps.result(
+            self.process,
+            row_bytes(program, boundaries, skip_boundaries, stages, emulated),
+            environment(job.device, device.torch_device.index or 0),
+            clocks=clocks,
+        )
+
+    def _run_in_torch(
+        self,
+        job: Job,
+        program: RankProgram,
+        groups: _Groups,
+        on_step: Callable[[int], None],
+        on_row: Callable[[int], None],
+    ) -> RankResult:
+        """Run the job in torch's own runtime of schedules."""
+        from pipesim.executor.torch_replay import TorchRank
+
+        stream = _current_stream() if job.device == "cuda" else None
+        rank_of_torch = TorchRank(job, program, groups.meeting, on_row, self._output_of, stream)
+        tell = partial(self._told_by_all, job)
+        return rank_of_torch.run(self.process, on_step, tell, groups.everybody)
+
+    def _run_steps(
+        self,
+        job: Job,
+        steps: Steps,
+        executor: RankExecutor,
+        everybody: Any,
+        on_step: Callable[[int], None],
+    ) -> tuple[ClockReading, ClockReading]:
+        """Run all steps, warm-up first; gives the clocks before and after them."""
+        device = executor.device
         before = self._read_clock(job, everybody)
         for step in range(job.warmup + job.num_steps):
             on_step(step)
@@ -165,16 +194,10 @@ class Worker:
             executor.run_step()
             columns, disturbed = device.end_step()
             steps.finish(step, time.perf_counter() - begin, columns, disturbed)
-        on_row(BETWEEN_STEPS)
         if job.device == "cuda":
             steps.peak_memory_bytes = torch.cuda.max_memory_allocated()
         after = self._read_clock(job, everybody)
-        return steps.result(
-            self.process,
-            row_bytes(program, boundaries, skip_boundaries, stages, emulated),
-            environment(job.device, device.torch_device.index or 0),
-            clocks=(_with_bound(before, device), _with_bound(after, device)),
-        )
+        return _with_bound(before, device), _with_bound(after, device)
 
     def _form_groups(self, job: Job, programs: list[RankProgram]) -> _Groups:
         """Form the groups of a job; everybody calls this in one order."""

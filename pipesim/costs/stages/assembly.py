@@ -131,19 +131,9 @@ def cost_table(
         If the accelerator does not compute in the scenario's precision, or gradients fall into too many
         buckets.
     """
-    parallel, precision = scenario.parallel, scenario.precision
+    parallel = scenario.parallel
     num_stages = parallel.pipeline * num_chunks
-    across = across_ring(cluster, parallel, scenario.all_reduce)
-    apart = across if parallel.local_steps > 1 else None
-    sharding = Sharding(
-        scenario.sharding,
-        precision,
-        data_ring(cluster, parallel, scenario.all_reduce),
-        expert_data_ring(cluster, parallel, scenario.all_reduce),
-        efficiency.overlap_slowdown,
-        None if apart is not None else across,
-        parallel.reshard_after_forward,
-    )
+    sharding, apart = _sharing(scenario, cluster, efficiency)
     exchange, working = None, stages.working_bytes
     if scenario.sharding in ("zero2", "zero3", "fsdp"):
         blocks = [stages.blocks(stage) for stage in range(num_stages)]
@@ -151,17 +141,13 @@ def cost_table(
         exchange = sharding.exchange(blocks)
     times = _times_beside(stages, exchange)
     held = _columns(stages.parameters)
-    dense, experts = held if stages.trained is None else _columns(stages.trained)
-    parameters: FloatArray = dense + experts
-    outer = [] if apart is None else outer_collectives(parallel, apart, dense, experts)
-    state = StateBytes(scenario.sharding, parallel, precision)
-    num_samples = float(scenario.batch.num_microbatches * scenario.batch.micro * parallel.data)
-    tokens = stages.tokens_per_sample
+    learned = held if stages.trained is None else _columns(stages.trained)
+    state = StateBytes(scenario.sharding, parallel, scenario.precision)
     seconds_each = _OPTIMIZER_TRAFFIC_BYTES / memory_bytes_per_s(cluster.accelerator, efficiency)
     overhead_s = efficiency.step_overhead_s / num_chunks
     offload = scenario.offload
     # Read and written at a time, for the host's link is full duplex.
-    offloaded = offload.optimizer * state.optimizer(dense, experts)
+    offloaded = offload.optimizer * state.optimizer(*learned)
     pair_s = scenario.overlapped_pair_s
     table = CostTable(
         overlapped_pair_s=None if pair_s is None else np.full(num_stages, pair_s / num_chunks),
@@ -169,26 +155,19 @@ def cost_table(
         backward_s=np.sum(list(times.backward_parts.values()), axis=0),
         input_gradient_s=times.input_gradient,
         weight_gradient_s=times.weight_gradient,
+        forward_parts_s=times.forward_parts,
+        backward_parts_s=times.backward_parts,
         boundary_bytes=stages.boundary_bytes,
         point_to_point=pipeline_links(cluster, parallel),
-        gradient_bytes=state.gradients(dense, experts),
-        gradient_ring=sharding.ring,
-        gradient_buckets=_gradient_buckets(scenario, parameters),
-        gradient_collective=_COLLECTIVE_AT_END[scenario.sharding if parallel.num_replicas > 1 else "plain"],
-        across_ring=sharding.across,
-        expert_share=experts / np.where(parameters > 0, parameters, 1.0) if parallel.experts_apart else None,
-        expert_ring=sharding.expert_ring if parallel.experts_apart else None,
-        fixed_sync_s=outer_sync_s(outer, cluster, parallel) if outer else np.zeros(num_stages),
-        tied_embedding_bytes=stages.tied_embedding_bytes,
-        tied_embedding_ring=stages.tied_embedding_ring,
-        optimizer_s=state.updated(dense, experts) * seconds_each
-        + offloaded / offload.bytes_per_s
-        + overhead_s,
+        fabric=fabric(cluster, parallel),
+        gradient_bytes=state.gradients(*learned),
+        fixed_sync_s=np.zeros(num_stages),
+        optimizer_s=state.updated(*learned) * seconds_each + offloaded / offload.bytes_per_s + overhead_s,
         optimizer_fixed_s=overhead_s,
         second_embedding=_second_embedding(scenario, stages, state, seconds_each),
         weight_bytes=state.weights(*held),
-        updated_weight_bytes=None if stages.trained is None else state.weights(dense, experts),
-        optimizer_bytes=state.optimizer(dense, experts) - offloaded,
+        updated_weight_bytes=None if stages.trained is None else state.weights(*learned),
+        optimizer_bytes=state.optimizer(*learned) - offloaded,
         logit_bytes=stages.logit_bytes,
         deferred_logit_bytes=stages.deferred_logit_bytes,
         activation_bytes=stages.activation_bytes,
@@ -196,28 +175,83 @@ def cost_table(
         working_bytes=working,
         memory_limit_bytes=cluster.accelerator.memory_bytes,
         overlap_slowdown=efficiency.overlap_slowdown,
+        shard_exchange=exchange,
+        skips=stages.skips,
+        token_exchange=stages.token_exchange,
+        busiest_s=stages.busiest_s,
+    )
+    table = _with_step_facts(table, scenario, cluster, efficiency, stages)
+    dense, experts = learned
+    outer = [] if apart is None else outer_collectives(parallel, apart, dense, experts)
+    if outer:
+        table = replace(table, fixed_sync_s=outer_sync_s(outer, cluster, parallel))
+    table = _with_reductions(table, scenario, stages, sharding, dense, experts)
+    table = replace(table, site_prices=site_prices(cluster, parallel, table, outer))
+    return _with_hidden_gradients(table) if scenario.hides_gradients else table
+
+
+def _sharing(
+    scenario: ResolvedScenario, cluster: Cluster, efficiency: Efficiency
+) -> tuple[Sharding, Ring | None]:
+    """Say what replicas share out in every step, and over which ring groups meet that train apart."""
+    parallel, all_reduce = scenario.parallel, scenario.all_reduce
+    across = across_ring(cluster, parallel, all_reduce)
+    apart = across if parallel.local_steps > 1 else None
+    sharding = Sharding(
+        scenario.sharding,
+        scenario.precision,
+        data_ring(cluster, parallel, all_reduce),
+        expert_data_ring(cluster, parallel, all_reduce),
+        efficiency.overlap_slowdown,
+        None if apart is not None else across,
+        parallel.reshard_after_forward,
+    )
+    return sharding, apart
+
+
+def _with_step_facts(
+    table: CostTable, scenario: ResolvedScenario, cluster: Cluster, efficiency: Efficiency, stages: Stages
+) -> CostTable:
+    """Add what a whole step comes to over all replicas, and where the numbers are from."""
+    batch, parallel, tokens = scenario.batch, scenario.parallel, stages.tokens_per_sample
+    num_samples = float(batch.num_microbatches * batch.micro * parallel.data)
+    common = common_provenance(scenario, cluster, efficiency, stages.layers_per_stage)
+    return replace(
+        table,
         tokens_per_step=None if tokens is None else num_samples * tokens,
         samples_per_step=num_samples,
         model_flops_per_step=stages.model_flops_per_step,
         causal_flops_per_step=stages.causal_flops_per_step,
         hardware_flops_per_step=stages.hardware_flops_per_step,
         num_gpus=parallel.num_gpus,
-        peak_flops_per_gpu=peak_flops(cluster.accelerator, precision.compute, file=scenario.file),
+        peak_flops_per_gpu=peak_flops(cluster.accelerator, scenario.precision.compute, file=scenario.file),
         price_usd_per_gpu_hour=scenario.price_usd_per_gpu_hour,
-        forward_parts_s=times.forward_parts,
-        backward_parts_s=times.backward_parts,
-        provenance={
-            **stages.provenance,
-            **common_provenance(scenario, cluster, efficiency, stages.layers_per_stage),
-        },
-        fabric=fabric(cluster, parallel),
-        shard_exchange=exchange,
-        skips=stages.skips,
-        token_exchange=stages.token_exchange,
-        busiest_s=stages.busiest_s,
+        provenance={**stages.provenance, **common},
     )
-    table = replace(table, site_prices=site_prices(cluster, parallel, table, outer))
-    return _with_hidden_gradients(table) if scenario.hides_gradients else table
+
+
+def _with_reductions(
+    table: CostTable,
+    scenario: ResolvedScenario,
+    stages: Stages,
+    sharding: Sharding,
+    dense: FloatArray,
+    experts: FloatArray,
+) -> CostTable:
+    """Add how replicas, and the two ends of a tied embedding, add their gradients up."""
+    parallel, parameters = scenario.parallel, dense + experts
+    experts_apart = parallel.experts_apart
+    return replace(
+        table,
+        gradient_ring=sharding.ring,
+        gradient_buckets=_gradient_buckets(scenario, parameters),
+        gradient_collective=_COLLECTIVE_AT_END[scenario.sharding if parallel.num_replicas > 1 else "plain"],
+        across_ring=sharding.across,
+        expert_share=experts / np.where(parameters > 0, parameters, 1.0) if experts_apart else None,
+        expert_ring=sharding.expert_ring if experts_apart else None,
+        tied_embedding_bytes=stages.tied_embedding_bytes,
+        tied_embedding_ring=stages.tied_embedding_ring,
+    )
 
 
 class _Times(NamedTuple):

@@ -62,7 +62,7 @@ def model_costs(
         If the layers do not fit the stages, the heads do not divide over the tensor-parallel devices, or the
         accelerator does not compute in the scenario's precision.
     """
-    parallel, precision, batch = scenario.parallel, scenario.precision, scenario.batch
+    parallel = scenario.parallel
     num_stages = parallel.pipeline * num_chunks
     setting = layer_setting(scenario, model, cluster, efficiency)
     counts = layers_per_stage(scenario, setting, num_stages, holders)
@@ -73,30 +73,42 @@ def model_costs(
             cluster,
             lambda alike: model_costs(cut_so, model, alike, efficiency, num_chunks=num_chunks),
         )
+    stages = _stages(scenario, setting, cluster, counts, adds_gathers=not efficiency.scatter_gather)
+    return cost_table(scenario, cluster, efficiency, stages, num_chunks=num_chunks)
+
+
+def _stages(
+    scenario: ResolvedScenario,
+    setting: Setting,
+    cluster: Cluster,
+    counts: tuple[int, ...],
+    *,
+    adds_gathers: bool,
+) -> Stages:
+    """Find what stages of so many layers each take.
+
+    `adds_gathers`: messages are gathered, which a set fitted to software that does so has in its numbers.
+    """
+    parallel, precision, batch = scenario.parallel, scenario.precision, scenario.batch
+    model, num_stages = setting.model, len(counts)
     layers = layers_of_stages(scenario, model, counts)
     times = _StageTimes.of(setting, layers)
-    last = num_stages - 1
     activations = [
-        stage_activations(setting, of_stage, first=stage == 0, last=stage == last)
+        stage_activations(setting, of_stage, first=stage == 0, last=stage == num_stages - 1)
         for stage, of_stage in enumerate(layers)
     ]
     boundary = _boundary_bytes(scenario, setting, num_stages)
-    forward_parts, backward_parts = times.by_part("forward_s"), times.by_part("backward_s")
-    # A set that was fitted to software which gathers has that in its numbers.
-    if scenario.scatter_gather and not efficiency.scatter_gather:
-        gathers = np.full(num_stages, boundary_gather_s(setting))
-        forward_parts["boundary_gather"] = np.where(np.arange(num_stages) > 0, gathers, 0.0)
-        backward_parts["boundary_gather"] = np.where(boundary > 0, gathers, 0.0)
-    offload_s = np.array([stage.offloaded for stage in activations]) / scenario.offload.bytes_per_s
-    if offload_s.any():
-        # Out beside the forward and back beside the backward.
-        for parts in (forward_parts, backward_parts):
-            parts["offload"] = np.maximum(0.0, offload_s - np.sum(list(parts.values()), axis=0))
+    offloaded = np.array([stage.offloaded for stage in activations])
+    gather_s = boundary_gather_s(setting) if scenario.scatter_gather and adds_gathers else 0.0
+    forward_parts, backward_parts = _parts(
+        times, boundary, gather_s, offloaded / scenario.offload.bytes_per_s
+    )
     num_sequences = batch.num_microbatches * batch.micro * parallel.data
     spared_flops = untrained_flops(model, scenario.trained, num_sequences)
+    model_flops = step_flops(model, num_sequences) - spared_flops
     kinds = tuple(tuple(kind.with_experts for kind in of_stage) for of_stage in layers)
     parameters, trained = trained_stages(model, kinds, parallel, scenario.trained)
-    stages = Stages(
+    return Stages(
         forward_parts_s=forward_parts,
         backward_parts_s=backward_parts,
         weight_gradient_s=times.of_stages([kind.weight_gradient_s for kind in times.kinds]),
@@ -112,16 +124,12 @@ def model_costs(
         deferred_bytes=np.array([stage.deferred for stage in activations]),
         blocks=lambda stage: _blocks(scenario, setting, times, stage),
         tokens_per_sample=model.seq_length,
-        model_flops_per_step=step_flops(model, num_sequences) - spared_flops,
+        model_flops_per_step=model_flops,
         causal_flops_per_step=step_flops(model, num_sequences, causal=True) - spared_flops,
-        hardware_flops_per_step=step_flops(model, num_sequences)
-        - spared_flops
-        + _recomputed(setting, layers, num_sequences),
+        hardware_flops_per_step=model_flops + _recomputed(setting, layers, num_sequences),
         provenance=transformer_provenance(model, counts),
         token_exchange=_token_exchange(setting, times),
-        busiest_s=_busiest_s(setting, times)
-        if scenario.jitter is not None and scenario.jitter.experts
-        else {},
+        busiest_s=_busiest_s(scenario, setting, times),
         tied_embedding_bytes=embedding_parameters(model).split / parallel.tensor * precision.gradient_bytes,
         tied_embedding_ring=tied_embedding_ring(cluster, parallel)
         if model.embeds_twice and "embedding" not in scenario.trained.frozen
@@ -130,7 +138,21 @@ def model_costs(
         if model.embeds_twice and num_stages > 1
         else 0.0,
     )
-    return cost_table(scenario, cluster, efficiency, stages, num_chunks=num_chunks)
+
+
+def _parts(
+    times: _StageTimes, boundary: FloatArray, gather_s: float, offload_s: FloatArray
+) -> tuple[dict[str, FloatArray], dict[str, FloatArray]]:
+    """Seconds of F and of B by part, with what shows of gathered messages and of the host's link."""
+    forward_parts, backward_parts = times.by_part("forward_s"), times.by_part("backward_s")
+    if gather_s:
+        forward_parts["boundary_gather"] = np.where(np.arange(len(boundary)) > 0, gather_s, 0.0)
+        backward_parts["boundary_gather"] = np.where(boundary > 0, gather_s, 0.0)
+    if offload_s.any():
+        # Out beside the forward and back beside the backward.
+        for parts in (forward_parts, backward_parts):
+            parts["offload"] = np.maximum(0.0, offload_s - np.sum(list(parts.values()), axis=0))
+    return forward_parts, backward_parts
 
 
 def _boundary_bytes(scenario: ResolvedScenario, setting: Setting, num_stages: int) -> FloatArray:
@@ -192,10 +214,10 @@ class _StageTimes:
         return {part: seconds for part, seconds in parts.items() if seconds.any()}
 
 
-def _busiest_s(setting: Setting, times: _StageTimes) -> dict[Op, FloatArray]:
+def _busiest_s(scenario: ResolvedScenario, setting: Setting, times: _StageTimes) -> dict[Op, FloatArray]:
     """Seconds that as many tokens again on the busiest device would add to each operation of the stages."""
-    experts = setting.model.experts
-    if experts is None or setting.exchange is None:
+    experts, jitter = setting.model.experts, scenario.jitter
+    if experts is None or setting.exchange is None or jitter is None or not jitter.experts:
         return {}
     twice = replace(experts, imbalance=2 * experts.imbalance)
     loaded = _StageTimes.of(replace(setting, model=replace(setting.model, experts=twice)), times.layers)
