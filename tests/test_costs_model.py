@@ -22,6 +22,7 @@ from pipesim.scenario.resolved import (
     ScheduleChoice,
     Transformer,
 )
+from pipesim.scenario.schema_conditions import Offload, Reliability
 
 A100 = Accelerator("a100-sxm-80", {"bf16": 312e12, "fp16": 312e12}, 80e9, 2039e9, None, None, "test", "2026")
 NVLINK = Link("nvlink3", 240e9, 300e9, 10e-6, 3.4e-6, "test", "2026")
@@ -85,6 +86,8 @@ def scenario(model, *, tensor=8, pipeline=1, data=1, micro=1, microbatches=1, **
         optimizer="plain",
         efficiency=MEGATRON_2022,
         precision=Precision("fp16", 2, 4, 12),
+        reliability=Reliability(),
+        offload=Offload(),
         p2p_mode="overlapped",
         seed=0,
         price_usd_per_gpu_hour=2.0,

@@ -34,6 +34,7 @@ def run_of(step_time_s, peak, frameworks=("torch",), *, synchronous=True, error_
         breakdown={"compute_s": 0.75 * step_time_s, "bubble_s": 0.25 * step_time_s},
         costs=SimpleNamespace(of_ranks={}, memory_limit_bytes=LIMIT),
         scenario=SimpleNamespace(
+            echo={},
             kept_free=KeptFree(RESERVE, HEADROOM),
             costs=None,
             efficiency=SimpleNamespace(error_band=error_band),

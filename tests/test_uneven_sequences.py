@@ -13,11 +13,12 @@ from pipesim.executor.models import PipelineModel
 from pipesim.ir.actions import Op
 from pipesim.prediction import predict, prepare
 from pipesim.scenario import scenario_from_mapping
-from pipesim.scenario.resolved import Documents
+from pipesim.scenario.schema_conditions import Documents
 
 
-def packed(num_shares=1, num_sequences=1, mean=2000.0, sigma=1.0):
-    return Packing(Documents(mean, sigma, "sequence"), 8, num_sequences, num_shares, is_recomputed=False)
+def packed(num_shares=1, num_sequences=1, mean=2000, sigma=1.0):
+    documents = Documents(mean=mean, sigma=sigma)
+    return Packing(documents, 8, num_sequences, num_shares, is_recomputed=False)
 
 
 def test_attention_of_documents_is_the_sum_of_their_squares():
@@ -47,17 +48,17 @@ def scenario(**changes):
 
 
 def test_drawn_documents_fill_sequences_and_their_mean_attention_is_that_of_their_lengths():
-    packing = Packing(Documents(4000.0, 0.0, "document"), 32768, 4, 1, is_recomputed=False)
+    packing = Packing(Documents(mean=4000, sigma=0.0, split="document"), 32768, 4, 1, is_recomputed=False)
     # Lengths alike: 8 documents of 4000 tokens and one of 768.
     factors = packing.attention_factors(np.random.default_rng(0), (2, 3))
     assert factors.shape == (2, 3)
     assert np.allclose(factors, (8 * 4000**2 + 768**2) / 32768**2)
-    spread = Packing(Documents(4000.0, 1.0, "document"), 32768, 1, 1, is_recomputed=False)
+    spread = Packing(Documents(mean=4000, sigma=1.0, split="document"), 32768, 1, 1, is_recomputed=False)
     drawn = spread.attention_factors(np.random.default_rng(1), (20, 100))
     assert drawn.min() > 0
     assert drawn.max() <= 1
     # sum(l^2) / s^2 of short documents is E[l^2] / (E[l] s), with lognormal lengths e^(sigma^2) E[l] / s.
-    short = Packing(Documents(40.0, 1.0, "document"), 32768, 1, 1, is_recomputed=False)
+    short = Packing(Documents(mean=40, sigma=1.0, split="document"), 32768, 1, 1, is_recomputed=False)
     mean = short.attention_factors(np.random.default_rng(2), (10, 100)).mean()
     assert mean == pytest.approx(np.e * 40 / 32768, rel=0.05)
 

@@ -10,7 +10,7 @@ from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_sizes import check_torch_cut
 from pipesim.scenario.resolved import LayerSplit, Parallel, RecomputeModule, Transformer
 from pipesim.scenario.schema import AnyScenarioKeys
-from pipesim.scenario.schema_conditions import JitterKeys
+from pipesim.scenario.schema_conditions import Jitter
 
 _ONLY_WITH_MODEL = (
     "layers",
@@ -105,7 +105,7 @@ def check_without_effect(
         if isinstance(of_set, Mapping) and "expert_layer_floor" in of_set:
             notes.echo["efficiency.expert_layer_floor"] = "no effect: the model has no experts"
     offload = keys.offload
-    if "bandwidth" in offload.model_fields_set and not offload.activations and not offload.optimizer:
+    if "bytes_per_s" in offload.model_fields_set and not offload.activations and not offload.optimizer:
         if not offload.model_fields_set & {"activations", "optimizer"}:
             raise ScenarioError(
                 "has an effect only with offload.activations or offload.optimizer", key="offload.bandwidth"
@@ -165,7 +165,7 @@ def check_torch(keys: AnyScenarioKeys, parallel: Parallel, layers: LayerSplit, n
     del notes.echo["efficiency.attention_kernel"]
 
 
-def check_loads(keys: JitterKeys, parallel: Parallel) -> None:
+def check_loads(jitter: Jitter, parallel: Parallel) -> None:
     """Refuse loads of experts that lie on one device.
 
     Raises
@@ -173,7 +173,7 @@ def check_loads(keys: JitterKeys, parallel: Parallel) -> None:
     ScenarioError
         With the key.
     """
-    if keys.experts and parallel.expert == 1:
+    if jitter.experts and parallel.expert == 1:
         raise ScenarioError(
             "has an effect only where experts are shared out (parallel.expert)", key="jitter.experts"
         )

@@ -52,6 +52,10 @@ def _number(value: object, *, allow_zero: bool) -> float:
     return float(value)
 
 
+def _float_time_s(value: object, *, positive: bool = False) -> float:
+    return float(units.parse_time_s(value, positive=positive))
+
+
 def _spread(value: object) -> float:
     found = _number(value, allow_zero=True)
     if found > 1:
@@ -82,6 +86,8 @@ Pieces = Annotated[int, Field(ge=1, le=10**6)]
 CountOrZero = Annotated[int, Field(ge=0, le=2**63 - 1)]
 Seconds = Annotated[Number, _checked(units.parse_time_s)]
 PositiveSeconds = Annotated[Number, _checked(units.parse_time_s, positive=True)]
+FloatSeconds = Annotated[float, _checked(_float_time_s)]
+PositiveFloatSeconds = Annotated[float, _checked(_float_time_s, positive=True)]
 Bytes = Annotated[float, _checked(units.parse_bytes)]
 PositiveBytes = Annotated[float, _checked(units.parse_bytes, positive=True)]
 BytesPerS = Annotated[float, _checked(units.parse_bytes_per_s)]

@@ -28,16 +28,14 @@ from pipesim.scenario.resolve_parts import (
     borrowed,
     costs,
     hides_gradients,
-    jitter,
     kept_free,
     price,
-    reliability,
     scatter_gather,
     schedule,
 )
 from pipesim.scenario.resolve_sizes import check_cut, resolve_batch, resolve_parallel
 from pipesim.scenario.resolve_trainable import resolve_trainable
-from pipesim.scenario.resolved import Efficiency, LayerSplit, Offload, Parallel, ResolvedScenario
+from pipesim.scenario.resolved import Efficiency, LayerSplit, Parallel, ResolvedScenario
 from pipesim.scenario.schema import (
     AnyScenarioKeys,
     BatchKeys,
@@ -144,8 +142,8 @@ def resolve(
         precision=resolve_precision(keys.precision or PrecisionKeys(), accelerator, notes),
         p2p_mode=keys.network.p2p,
         network_mode=keys.network.mode,
-        reliability=reliability(keys.reliability),
-        jitter=None if keys.jitter is None else jitter(keys.jitter),
+        reliability=keys.reliability,
+        jitter=keys.jitter,
         all_reduce=None if keys.network.all_reduce == "auto" else keys.network.all_reduce,
         seed=keys.seed,
         price_usd_per_gpu_hour=price(keys, cluster, parallel, notes),
@@ -156,7 +154,7 @@ def resolve(
         recompute_modules=keys.recompute_modules or ("core_attn",),
         recompute_layers=keys.recompute_layers,
         trained=resolve_trainable(keys.trainable, model, notes),
-        offload=Offload(keys.offload.activations, keys.offload.optimizer, keys.offload.bandwidth),
+        offload=keys.offload,
         scatter_gather=scatter_gather(keys, parallel, efficiency, notes),
         cuda_graphs=keys.cuda_graphs,
         hides_gradients=hides_gradients(keys, parallel, efficiency, notes),

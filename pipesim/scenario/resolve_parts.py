@@ -8,16 +8,8 @@ from pipesim.errors import ScenarioError
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_hardware import BORROWED_ERROR_BAND
-from pipesim.scenario.resolved import (
-    Documents,
-    Efficiency,
-    Jitter,
-    KeptFree,
-    Parallel,
-    Reliability,
-    ScheduleChoice,
-)
-from pipesim.scenario.schema import AnyScenarioKeys, CostKeys, JitterKeys, ReliabilityKeys
+from pipesim.scenario.resolved import Efficiency, KeptFree, Parallel, ScheduleChoice
+from pipesim.scenario.schema import AnyScenarioKeys, CostKeys
 from pipesim.units import format_bytes
 
 DEFAULT_SCHEDULE = "1f1b"
@@ -82,31 +74,6 @@ def _check_reserve(reserve_bytes: float, cluster: Cluster) -> None:
             f"{format_bytes(min(DEFAULT_MEMORY_RESERVE_BYTES, least.memory_bytes / 16))}",
             key="memory_reserve",
         )
-
-
-def jitter(keys: JitterKeys) -> Jitter:
-    """Return how much times differ."""
-    documents = keys.documents
-    return Jitter(
-        keys.compute,
-        keys.devices,
-        keys.network,
-        dict(keys.slow_ranks),
-        None if documents is None else Documents(documents.mean, documents.sigma, documents.split),
-        keys.experts,
-    )
-
-
-def reliability(keys: ReliabilityKeys) -> Reliability:
-    """Return failures and checkpoints."""
-    return Reliability(
-        mtbf_per_gpu_s=float(keys.mtbf_per_gpu),
-        restart_s=float(keys.restart),
-        checkpoint_s=float(keys.checkpoint),
-        interval_s=None if keys.interval is None else float(keys.interval),
-        days=keys.days,
-        num_runs=keys.runs,
-    )
 
 
 def price(keys: AnyScenarioKeys, cluster: Cluster | None, parallel: Parallel, notes: Notes) -> float | None:

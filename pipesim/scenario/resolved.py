@@ -1,7 +1,7 @@
 """A scenario after reading: plain frozen data in SI units, every preset looked up, every size inferred.
 
-The schema (pydantic) ends here; the layers above see only these classes. Times are seconds, sizes bytes,
-rates bytes or floating-point operations per second.
+Sections of which nothing follows from others are the schema's own, checked and frozen; the rest are the
+classes here. Times are seconds, sizes bytes, rates bytes or floating-point operations per second.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from pipesim.errors import ScenarioError
 from pipesim.scenario.domain import Domain
 from pipesim.scenario.hardware import Cluster
-from pipesim.scenario.resolved_conditions import Documents as Documents
-from pipesim.scenario.resolved_conditions import Jitter as Jitter
-from pipesim.scenario.resolved_conditions import Reliability as Reliability
 from pipesim.scenario.resolved_model import Experts as Experts
 from pipesim.scenario.resolved_model import LatentAttention as LatentAttention
 from pipesim.scenario.resolved_model import TorchModel as TorchModel
 from pipesim.scenario.resolved_model import Transformer as Transformer
+
+if TYPE_CHECKING:  # pydantic is imported where a file is checked
+    from pipesim.scenario.schema_conditions import Jitter, Offload, Reliability
 
 RANK_ORDER = ("tp", "cp", "ep", "dp", "pp")
 """Megatron-LM's default: tensor-parallel devices are neighbours, pipeline ranks lie farthest apart."""
@@ -40,8 +40,6 @@ ComputeFormat = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4"]
 ExpertDispatch = Literal["alltoall", "deepep", "hybridep"]
 
 ContextExchange = Literal["ring", "all-gather", "ulysses", "hierarchical"]
-
-USUAL_RELIABILITY = Reliability(50_700 * 3600.0, 600.0, 60.0, None, 30.0, 200)
 
 ActivationFormat = Literal["32-bit", "16-bit", "fp8", "mxfp8", "nvfp4"]
 
@@ -274,18 +272,6 @@ ALL_TRAINED = Trained()
 
 
 @dataclass(frozen=True, slots=True)
-class Offload:
-    """What waits in the host's memory."""
-
-    activations: float = 0.0
-    """Share of the layers' activations, copied out beside the forward and back beside the backward."""
-    optimizer: float = 0.0
-    """Share of the optimizer's state, read and written over the link as it is updated."""
-    bytes_per_s: float = 50e9
-    """Of a device's link to its host, each direction."""
-
-
-@dataclass(frozen=True, slots=True)
 class DirectCosts:
     """Costs stated in the scenario in place of a model and a cluster.
 
@@ -354,6 +340,8 @@ class ResolvedScenario:
     optimizer: OptimizerLevel
     efficiency: Efficiency | None
     precision: Precision
+    reliability: Reliability
+    offload: Offload
     p2p_mode: Literal["overlapped", "send-blocking", "blocking"]
     seed: int
     price_usd_per_gpu_hour: float | None
@@ -365,7 +353,6 @@ class ResolvedScenario:
     """What is legal and yet probably not what was meant, or rests on borrowed numbers."""
     network_mode: Literal["fair", "fifo", "ideal"] = "fair"
     """How traffic shares wires: max-min fair, first come first served, or each as if it were alone."""
-    reliability: Reliability = USUAL_RELIABILITY
     jitter: Jitter | None = None
     """None: all devices and all steps are alike."""
     all_reduce: Literal["ring", "tree", "two-level", "in-network"] | None = None
@@ -438,7 +425,6 @@ class ResolvedScenario:
     """What selective recomputation runs again."""
     recompute_layers: tuple[int, ...] | None = None
     """First layers of each stage that full recomputation runs again, one number or one a stage; None: all."""
-    offload: Offload = Offload()
     trained: Trained = ALL_TRAINED
     recompute_for_weights: Literal["held", "again"] = "held"
     """Whether a recomputed layer's W reads what I left, or recomputes again."""

@@ -50,9 +50,8 @@ from pipesim.scenario.schema_cluster import NodeGroupKeys as NodeGroupKeys
 from pipesim.scenario.schema_cluster import PeakKeys as PeakKeys
 from pipesim.scenario.schema_cluster import SiteLinkKeys as SiteLinkKeys
 from pipesim.scenario.schema_cluster import SwitchKeys as SwitchKeys
-from pipesim.scenario.schema_conditions import DocumentKeys as DocumentKeys
-from pipesim.scenario.schema_conditions import JitterKeys as JitterKeys
-from pipesim.scenario.schema_conditions import ReliabilityKeys as ReliabilityKeys
+from pipesim.scenario.schema_conditions import Documents as Documents
+from pipesim.scenario.schema_conditions import Jitter, Offload, Reliability
 from pipesim.scenario.schema_model import ModelKeys as ModelKeys
 from pipesim.scenario.schema_model import TorchModelKeys as TorchModelKeys
 
@@ -371,21 +370,6 @@ class TrainableKeys(Keys):
     ] = Field(None, description="modules with adapters; attention and mlp by default")
 
 
-class OffloadKeys(Keys):
-    """``offload:``."""
-
-    activations: ShareOrZero = Field(
-        default=0.0, description="share of the layers' activations, from F to the backward"
-    )
-    optimizer: ShareOrZero = Field(
-        default=0.0, description="share of the optimizer's state, which is updated through the link"
-    )
-    bandwidth: BytesPerS = Field(
-        default=50e9,
-        description="of a device's link to its host, each direction; 50 GB/s (PCIe 5 x16) by default",
-    )
-
-
 class AnyScenarioKeys(Keys):
     """The whole file, whatever its model is stated as."""
 
@@ -417,7 +401,7 @@ class AnyScenarioKeys(Keys):
         "all by default",
     )
     trainable: TrainableKeys | None = Field(None, description="what is trained; all by default")
-    offload: OffloadKeys = Field(OffloadKeys(), description="what waits in the host's memory")
+    offload: Offload = Field(Offload(), description="what waits in the host's memory")
     recompute_for_weights: Literal["held", "again"] | None = Field(
         None,
         description="what W of a recomputed layer reads: held since I, or recomputed again; held by default",
@@ -440,8 +424,8 @@ class AnyScenarioKeys(Keys):
         None, description="share of the rest that advice leaves free, such as 5 %, which is the default"
     )
     network: NetworkKeys = Field(NetworkKeys(), description="how traffic behaves")
-    jitter: JitterKeys | None = Field(None, description="how much times differ; not at all by default")
-    reliability: ReliabilityKeys = Field(ReliabilityKeys(), description="failures, for `pipesim goodput`")
+    jitter: Jitter | None = Field(None, description="how much times differ; not at all by default")
+    reliability: Reliability = Field(Reliability(), description="failures, for `pipesim goodput`")
     seed: CountOrZero = Field(0, description="of all that is drawn")
     price_per_gpu_hour: NumberOrZero | None = Field(None, description="USD; the accelerator's by default")
     measured_step_time: PositiveSeconds | None = Field(
