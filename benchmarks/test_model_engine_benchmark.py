@@ -18,7 +18,7 @@ from pipesim.costs.variation import vary
 from pipesim.ir import lower
 from pipesim.ir.actions import SENDS, Op, Schedule
 from pipesim.scenario import scenario_from_mapping
-from pipesim.scenario.schema_conditions import Jitter
+from pipesim.scenario.resolved import Jitter
 from pipesim.schedules import Shape, generate
 from pipesim.timing.engine import simulate
 from pipesim.timing.engine.shared_flows import Network

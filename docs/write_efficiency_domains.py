@@ -31,5 +31,5 @@ def written(domains: dict[str, list[dict[str, object]]]) -> str:
 if __name__ == "__main__":
     known = yaml.safe_load(TARGET.read_text()) if TARGET.exists() else {}
     for name in sys.argv[1:] or RECIPES:
-        known[name] = [one.to_keys() for one in calibrate_published(RECIPES[name]).domains]
+        known[name] = [one.model_dump(mode="json") for one in calibrate_published(RECIPES[name]).domains]
     TARGET.write_text(written({name: known[name] for name in RECIPES if known.get(name)}))

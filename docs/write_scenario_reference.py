@@ -29,10 +29,10 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "costs": schema.CostKeys,
     "costs.p2p": schema.P2pKeys,
     "one of costs.skips": schema.SkipKeys,
-    "efficiency": schema.EfficiencyKeys,
-    "one of efficiency.domains": schema.DomainKeys,
+    "efficiency": schema.Efficiency,
+    "one of efficiency.domains": schema.Domain,
     "precision": schema.PrecisionKeys,
-    "network": schema.NetworkKeys,
+    "network": schema.Network,
     "jitter": schema.Jitter,
     "jitter.documents": schema.Documents,
     "trainable": schema.TrainableKeys,
@@ -141,7 +141,7 @@ def _default(field: FieldInfo, hint: Any) -> str:
     value = field.default
     if value is None or field.default_factory is not None or isinstance(value, (BaseModel, tuple)):
         return ""
-    if hint in (quantities.Seconds, quantities.PositiveSeconds):
+    if any(hint is getattr(quantities, name) for name in WORDS if name.endswith("Seconds")):
         return f"{value:,.0f} s"
     if isinstance(value, float):
         return f"{value:g}"

@@ -68,6 +68,6 @@ def test_the_engine_is_asked_exactly_where_it_gives_other_numbers(random):
         for column in ("start_s", "end_s"):
             found, expected = (getattr(one.events, column)[one.events.compute] for one in (fast, engine))
             assert np.allclose(found, expected, rtol=1e-9, atol=0)
-    elif scenario.network_mode == "fair" and fast.costs.shard_exchange is None:
+    elif scenario.network.mode == "fair" and fast.costs.shard_exchange is None:
         kept = engine.events.select(~np.isin(engine.events.op, RECEIVES))
         assert not np.allclose(kept.end_s, alone.events.end_s, rtol=1e-12, atol=0)

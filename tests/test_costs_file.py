@@ -22,7 +22,6 @@ from pipesim.scenario.resolved import (
     ResolvedScenario,
     ScheduleChoice,
 )
-from pipesim.scenario.schema_conditions import Offload, Reliability
 
 STATED = DirectCosts(
     forward_s=(0.001, 1e-05, 1 / 3, 2.5e17),
@@ -213,9 +212,6 @@ def scenario(**changes):
         optimizer="plain",
         efficiency=None,
         precision=Precision("bf16", 2, 4, 12),
-        reliability=Reliability(),
-        offload=Offload(),
-        p2p_mode="overlapped",
         seed=0,
         price_usd_per_gpu_hour=1.5,
         file=None,

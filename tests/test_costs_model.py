@@ -22,14 +22,25 @@ from pipesim.scenario.resolved import (
     ScheduleChoice,
     Transformer,
 )
-from pipesim.scenario.schema_conditions import Offload, Reliability
 
 A100 = Accelerator("a100-sxm-80", {"bf16": 312e12, "fp16": 312e12}, 80e9, 2039e9, None, None, "test", "2026")
 NVLINK = Link("nvlink3", 240e9, 300e9, 10e-6, 3.4e-6, "test", "2026")
 INFINIBAND = Link("ib-hdr", 23.5e9, 25e9, 20e-6, 14e-6, "test", "2026")
 # Fitted to the nine rows of Korthikanti et al. table 5 and to the ten of Narayanan et al. table 1.
-MEGATRON_2022 = Efficiency("2022", 0.767, 0.6, 0.5, "unfused", 0.85, 0.39e-3, 1.0, 1.0, 1.0, "test")
-MEGATRON_2021 = replace(MEGATRON_2022, name="2021", gemm=0.744, layer_overhead_s=1.12e-3)
+MEGATRON_2022 = Efficiency(
+    name="2022",
+    gemm=0.767,
+    gemm_fp8=0.6,
+    attention=0.5,
+    attention_kernel="unfused",
+    memory=0.85,
+    layer_overhead=0.39e-3,
+    tensor_collective_factor=1.0,
+    intra_node_bandwidth_factor=1.0,
+    unaligned_gemm=1.0,
+    source="test",
+)
+MEGATRON_2021 = MEGATRON_2022.model_copy(update={"name": "2021", "gemm": 0.744, "layer_overhead_s": 1.12e-3})
 
 
 def gpt(layers, hidden, heads, vocab=51200):
@@ -86,9 +97,6 @@ def scenario(model, *, tensor=8, pipeline=1, data=1, micro=1, microbatches=1, **
         optimizer="plain",
         efficiency=MEGATRON_2022,
         precision=Precision("fp16", 2, 4, 12),
-        reliability=Reliability(),
-        offload=Offload(),
-        p2p_mode="overlapped",
         seed=0,
         price_usd_per_gpu_hour=2.0,
         file="s.yaml",
@@ -261,7 +269,7 @@ def test_activation_memory_of_korthikanti_figure_7(shape, micro, layers_in_fligh
 
 def test_gated_layer_without_dropout_keeps_34_values_of_hidden_size():
     """8 h + 4 hq + 4 hkv + 6 f bytes a token: 34 h for Llama-3 8B."""
-    efficiency = replace(MEGATRON_2022, attention_kernel="flash")
+    efficiency = MEGATRON_2022.model_copy(update={"attention_kernel": "flash"})
     case = scenario(replace(LLAMA_8B, num_hidden_layers=3), tensor=1, pipeline=3, efficiency=efficiency)
     table = build_costs(case, num_chunks=1)
     assert table.activation_bytes[1] == 34 * 8192 * 4096
@@ -277,7 +285,7 @@ def test_logits_belong_to_the_last_stage():
 
 
 def test_fused_loss_keeps_16_bit_logits_and_nothing_beside_them():
-    fused = replace(MEGATRON_2022, attention_kernel="flash", loss_kernel="fused")
+    fused = MEGATRON_2022.model_copy(update={"attention_kernel": "flash", "loss_kernel": "fused"})
     table = build_costs(scenario(gpt(8, 1024, 16), tensor=1, pipeline=4, efficiency=fused), num_chunks=1)
     assert table.activation_bytes[3] - table.activation_bytes[1] == 2048 * (4 * 1024 + 2 * 51200)
     assert table.working_bytes[3] == 2 * 2048 * 1024  # in the end only the gradient of the hidden state
@@ -286,7 +294,7 @@ def test_fused_loss_keeps_16_bit_logits_and_nothing_beside_them():
 
 def test_placeholders_are_one_16_bit_buffer_for_each_weight_shape():
     def working(placeholders):
-        chosen = replace(MEGATRON_2022, weight_gradient_placeholders=placeholders)
+        chosen = MEGATRON_2022.model_copy(update={"weight_gradient_placeholders": placeholders})
         case = scenario(LLAMA_8B, tensor=2, pipeline=4, efficiency=chosen)
         return build_costs(case, num_chunks=1).working_bytes
 
@@ -315,7 +323,7 @@ def test_full_recompute_needs_one_whole_layer_while_it_runs():
 def test_parts_add_up(layers_per_stage, pipeline, chunks, tensor, recompute, kernel, gated):
     num_layers = layers_per_stage * pipeline * chunks
     model = replace(LLAMA_8B if gated else gpt(1, 4096, 32), num_hidden_layers=num_layers)
-    efficiency = replace(MEGATRON_2022, attention_kernel=kernel)
+    efficiency = MEGATRON_2022.model_copy(update={"attention_kernel": kernel})
     table = build_costs(
         scenario(model, tensor=tensor, pipeline=pipeline, recompute=recompute, efficiency=efficiency),
         num_chunks=chunks,
@@ -383,7 +391,7 @@ def test_tied_embedding_is_reduced_between_first_and_last_rank():
 
 def test_balanced_split_relieves_the_stage_with_the_head():
     model = replace(LLAMA_8B, num_hidden_layers=40)
-    flash = replace(MEGATRON_2022, attention_kernel="flash")
+    flash = MEGATRON_2022.model_copy(update={"attention_kernel": "flash"})
 
     def slowest(split):
         case = scenario(model, pipeline=8, layers=split, efficiency=flash)
@@ -400,7 +408,7 @@ def test_balanced_split_relieves_the_stage_with_the_head():
 
 def test_unaligned_widths_slow_the_products():
     """BLOOM's h = 14400 over 8 devices is 1800 wide, no multiple of 64."""
-    efficiency = replace(MEGATRON_2022, unaligned_gemm=0.723)
+    efficiency = MEGATRON_2022.model_copy(update={"unaligned_gemm": 0.723})
     for hidden, heads, ratio in ((14400, 120, 1 / 0.723), (14336, 112, 1.0)):
         model = gpt(1, hidden, heads)
         slow, fast = (
@@ -413,7 +421,7 @@ def test_unaligned_widths_slow_the_products():
 def test_fp8_speeds_up_layers_but_neither_attention_nor_head():
     h100 = Accelerator("h100", {"bf16": 989e12, "fp8": 1979e12}, 80e9, 3350e9, None, None, "", "")
     cluster = Cluster(h100, 1, 8, NVLINK, INFINIBAND)
-    efficiency = replace(MEGATRON_2022, gemm=0.5, gemm_fp8=0.5, attention_kernel="flash")
+    efficiency = MEGATRON_2022.model_copy(update={"gemm": 0.5, "gemm_fp8": 0.5, "attention_kernel": "flash"})
     wide, narrow = (
         build_costs(
             scenario(

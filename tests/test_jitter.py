@@ -17,7 +17,7 @@ from pipesim.ir.actions import Op
 from pipesim.prediction import predict, prepare, repeat
 from pipesim.questions import compare
 from pipesim.scenario import scenario_from_mapping
-from pipesim.scenario.schema_conditions import Jitter
+from pipesim.scenario.resolved import Jitter
 from pipesim.schedules import Shape, generate
 from pipesim.timing.engine import simulate
 

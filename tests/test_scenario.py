@@ -121,7 +121,7 @@ def test_hardware_stated_in_full() -> None:
     assert scenario.cluster.inter_node.bytes_per_s == 100e9
     assert scenario.precision.compute == "fp16"
     assert scenario.efficiency.gemm == 0.6
-    assert scenario.efficiency.fitted
+    assert not scenario.borrowed_for
     assert scenario.warnings == ()
 
 
@@ -129,9 +129,9 @@ def test_efficiency_of_a_relative_is_marked_as_borrowed() -> None:
     mapping = gpt3()
     mapping["cluster"] = GPT3["cluster"] | {"accelerator": "mi300x"}
     scenario = scenario_from_mapping(mapping)
-    assert not scenario.efficiency.fitted
+    assert scenario.borrowed_for
     assert any("not fitted on mi300x" in warning for warning in scenario.warnings)
-    assert scenario_from_mapping(gpt3()).efficiency.fitted
+    assert not scenario_from_mapping(gpt3()).borrowed_for
 
 
 def test_one_efficiency_number_changes_and_the_rest_stays() -> None:

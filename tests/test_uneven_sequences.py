@@ -13,7 +13,7 @@ from pipesim.executor.models import PipelineModel
 from pipesim.ir.actions import Op
 from pipesim.prediction import predict, prepare
 from pipesim.scenario import scenario_from_mapping
-from pipesim.scenario.schema_conditions import Documents
+from pipesim.scenario.resolved import Documents
 
 
 def packed(num_shares=1, num_sequences=1, mean=2000, sigma=1.0):

@@ -72,7 +72,9 @@ def _fit_published(name: str, output: Path | None, *, as_json: bool) -> None:
         found = calibrate_published(recipe_of(name), progress=progress)
     if output is not None:
         preset = found.recipe.preset
-        document = {preset: {**found.preset_keys(), "domains": [one.to_keys() for one in found.domains]}}
+        document = {
+            preset: {**found.preset_keys(), "domains": [one.model_dump(mode="json") for one in found.domains]}
+        }
         _write_yaml(document, output, lambda content: {"preset": preset} | content[preset])
     if as_json:
         terminal.print_json(found.to_dict())

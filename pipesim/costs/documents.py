@@ -8,16 +8,12 @@ lengths are lognormal is an assumption; a document that does not fit any more is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.resolved import ResolvedScenario
-
-if TYPE_CHECKING:
-    from pipesim.scenario.schema_conditions import Documents
+from pipesim.scenario.resolved import Documents, ResolvedScenario
 
 FloatArray = npt.NDArray[np.float64]
 _MOST_AT_ONCE = 2**21

@@ -6,7 +6,7 @@ that they are lognormal is an assumption, no published fit of a distribution is 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,7 @@ from pipesim.costs.rows import attention_s, busiest_s, step_durations
 from pipesim.costs.table import CostTable
 from pipesim.ir.actions import SENDS, Lowered
 from pipesim.ir.shape import check_replicas
-
-if TYPE_CHECKING:
-    from pipesim.scenario.schema_conditions import Jitter
+from pipesim.scenario.resolved import Jitter
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -55,7 +55,7 @@ def least_step_s(prepared: Prepared) -> float:
     it bounds nothing, for a draw may be faster than the mean.
     """
     scenario, costs, program = prepared.scenario, prepared.costs, prepared.program
-    sends_block = scenario.p2p_mode == "send-blocking" and not prepared.schedule.joined.any()
+    sends_block = scenario.network.p2p == "send-blocking" and not prepared.schedule.joined.any()
     if costs.gradient_buckets is None:
         seconds = program.step_time_s(costs, sends_block=sends_block)
     else:
@@ -71,9 +71,9 @@ def needs_engine(prepared: Prepared) -> tuple[str, str] | None:
     Shared wires apart, which show only in the timeline.
     """
     scenario, costs = prepared.scenario, prepared.costs
-    if scenario.p2p_mode == "blocking":
+    if scenario.network.p2p == "blocking":
         return "network.p2p", "blocking transfers need the engine"
-    if scenario.p2p_mode == "send-blocking" and prepared.schedule.joined.any():
+    if scenario.network.p2p == "send-blocking" and prepared.schedule.joined.any():
         return "network.p2p", "sends that block beside overlapped pairs need the engine"
     if scenario.jitter is not None:
         return "jitter", "jitter needs the engine"
@@ -94,8 +94,8 @@ def _compiled(prepared: Prepared, *, shares_wires: bool) -> tuple[Timeline | Non
             return None, None
         raise ScenarioError(reason[1], file=prepared.scenario.file, key=reason[0])
     scenario, costs, program = prepared.scenario, prepared.costs, prepared.program
-    timeline = program.timeline(costs, sends_block=scenario.p2p_mode == "send-blocking")
-    mode = scenario.network_mode
+    timeline = program.timeline(costs, sends_block=scenario.network.p2p == "send-blocking")
+    mode = scenario.network.mode
     if mode == "ideal" or not program.contends(timeline, costs, mode=mode):
         return timeline, "compiled"
     return (None, None) if shares_wires else (timeline, "compiled alone")
@@ -106,7 +106,7 @@ def _by_engine(prepared: Prepared, repeat: int, limit_s: float = math.inf) -> Ti
     scenario, costs = prepared.scenario, prepared.costs
     lowered = _lowered(prepared)
     give_up = GiveUp(limit_s, prepared.program.left_s(costs)) if math.isfinite(limit_s) else None
-    p2p, network = scenario.p2p_mode, scenario.network_mode
+    p2p, network = scenario.network.p2p, scenario.network.mode
     run = partial(simulate, lowered, costs, p2p=p2p, network=network, give_up=give_up)
 
     def varied(num_replicas: int) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def _lowered(prepared: Prepared) -> Lowered:
     """Derive messages; those that a file states stand where it says, where that can hold anybody up."""
     scenario, schedule = prepared.scenario, prepared.schedule
     tied = prepared.costs.tied_embedding is not None
-    if scenario.p2p_mode != "blocking":
+    if scenario.network.p2p != "blocking":
         return prepared.laid.lowered(receive="early", tied_embedding=tied)
     if scenario.schedule.csv is not None and prepared.shape is None:
         stated = Schedule.from_csv(read_csv_text(scenario.schedule.csv), name=schedule.name)

@@ -12,16 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from pipesim.errors import ScenarioError
 from pipesim.prediction import Prediction, predict
 from pipesim.scenario import ResolvedScenario
-
-if TYPE_CHECKING:
-    from pipesim.scenario.schema_conditions import Reliability
+from pipesim.scenario.resolved import Reliability
 
 _DAY_S = 86_400.0
 _MOST_FAILURES = 1e7

@@ -111,7 +111,7 @@ def _inferred(scenario: ResolvedScenario) -> dict[str, Any]:
         "batch.microbatches": batch.num_microbatches,
         "recompute": scenario.recompute,
         "optimizer": scenario.optimizer,
-        "network.p2p": scenario.p2p_mode,
+        "network.p2p": scenario.network.p2p,
         "num_gpus": parallel.num_gpus,
     }
     named = model or scenario.torch_model

@@ -7,11 +7,12 @@ A half-width h is of the natural logarithm of measured over predicted: nine of t
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipesim.scenario.resolved import Efficiency, ResolvedScenario, Transformer
+    from pipesim.scenario.resolved import ResolvedScenario, Transformer
+    from pipesim.scenario.schema_efficiency import Domain, Efficiency
 
 BORROWED_HALF_WIDTH = math.log(1.5)
 """Of numbers of another accelerator, another kind of model or other software: torchtitan's step times,
@@ -20,59 +21,6 @@ _NEW_FORMAT_OR_CARD = 0.206
 """At least, without a row of the number format or of the card: as of an unseen model on Blackwell."""
 _NEW_SHARDING = 0.30
 """At least, without a row of what replicas share out: as of an unseen model under torch's FSDP."""
-
-
-@dataclass(frozen=True, slots=True)
-class Domain:
-    """What the rows of a set cover, of models without or with experts, and half-widths there.
-
-    Parameters
-    ----------
-    experts : bool
-        Whether the models have experts.
-    rows : int
-        How many rows.
-    models, cards, formats, sharding, schedules, releases : tuple of str
-        What they had; models as `model_key` names them.
-    context, expert, nodes : int
-        Most of each.
-    seen, unseen : float
-        Half-widths, of a model with rows and of one without.
-    new_release : float
-        To be added in quadrature without rows of the release.
-    """
-
-    experts: bool
-    rows: int
-    models: tuple[str, ...]
-    cards: tuple[str, ...]
-    formats: tuple[str, ...]
-    sharding: tuple[str, ...]
-    schedules: tuple[str, ...]
-    releases: tuple[str, ...]
-    context: int
-    expert: int
-    nodes: int
-    seen: float
-    unseen: float
-    new_release: float
-
-    def with_own(self, own: Domain) -> Domain:
-        """Domain of a set calibrated to runs of one's own: surer of their models, and of those alone."""
-        more: dict[str, Any] = {
-            name: tuple(sorted({*getattr(self, name), *getattr(own, name)}))
-            for name in ("cards", "formats", "sharding", "schedules", "releases")
-        }
-        for name in ("context", "expert", "nodes"):
-            more[name] = max(getattr(self, name), getattr(own, name))
-        unseen = max(self.unseen, own.seen)
-        return replace(self, rows=own.rows, models=own.models, seen=own.seen, unseen=unseen, **more)
-
-    def to_keys(self) -> dict[str, Any]:
-        """As in an efficiency preset."""
-        return {
-            name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +89,8 @@ def band_of(scenario: ResolvedScenario, schedule: str) -> Band | None:
     efficiency, model = scenario.efficiency, scenario.model
     if efficiency is None:
         return None
-    if not efficiency.fitted or scenario.torch_model is not None:
-        words = ", ".join(efficiency.borrowed_for) or "torch models"
+    if scenario.borrowed_for or scenario.torch_model is not None:
+        words = ", ".join(scenario.borrowed_for) or "torch models"
         return Band(BORROWED_HALF_WIDTH, f"{efficiency.name} is borrowed for {words}")
     if efficiency.error_band is not None:
         return Band(math.log1p(efficiency.error_band), f"stated with {efficiency.name}")
@@ -199,9 +147,3 @@ def sharding_class(scenario: ResolvedScenario) -> str:
     """Name what replicas share out; optimizer state or not moves the same bytes, a replica alone none."""
     alone = scenario.parallel.num_replicas == 1
     return "plain" if alone or scenario.sharding == "sharded" else scenario.sharding
-
-
-def domain_from_keys(keys: Any) -> Domain:
-    """Domain of validated keys."""
-    stated = {field.name: getattr(keys, field.name) for field in fields(Domain)}
-    return Domain(**stated)

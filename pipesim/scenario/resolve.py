@@ -25,17 +25,25 @@ from pipesim.scenario.resolve_groups import place_groups
 from pipesim.scenario.resolve_hardware import resolve_cluster, resolve_efficiency, resolve_precision
 from pipesim.scenario.resolve_model import resolve_model, resolve_torch_model
 from pipesim.scenario.resolve_parts import (
-    borrowed,
     costs,
     hides_gradients,
     kept_free,
     price,
     scatter_gather,
     schedule,
+    warn_of_torch,
 )
 from pipesim.scenario.resolve_sizes import check_cut, resolve_batch, resolve_parallel
 from pipesim.scenario.resolve_trainable import resolve_trainable
-from pipesim.scenario.resolved import Efficiency, LayerSplit, Parallel, ResolvedScenario
+from pipesim.scenario.resolved import (
+    Batch,
+    DirectCosts,
+    Efficiency,
+    LayerSplit,
+    Parallel,
+    ResolvedScenario,
+    Transformer,
+)
 from pipesim.scenario.schema import (
     AnyScenarioKeys,
     BatchKeys,
@@ -95,37 +103,21 @@ def resolve(
     uncut = uncut and cluster is not None and keys.model is not None and keys.batch.global_size is not None
     if uncut and cluster is not None:
         cluster, keys = _on_all_devices(cluster, keys), _without_cut(keys)
-    of_cut = Notes() if uncut else notes
-    parallel = resolve_parallel(keys.parallel, None if uncut else cluster, of_cut)
-    if cluster is not None and not uncut:
-        cluster = place_groups(cluster, parallel, notes)
-    batch = resolve_batch(keys.batch, parallel.data, has_samples=keys.model is not None, notes=of_cut)
-    if keys.costs is not None:
-        _echo_sizes_beside_costs(parallel, keys, notes)
+    cluster, parallel, batch = _cut(keys, cluster, Notes() if uncut else notes, uncut=uncut)
     layers = keys.layers or LayerSplit("even")
     model = resolve_model(keys.model, notes) if isinstance(keys.model, ModelKeys) else None
     torch = keys.model if isinstance(keys.model, TorchModelKeys) else None
-    efficiency = None
+    efficiency: Efficiency | None = None
+    borrowed_for: tuple[str, ...] = ()
     if keys.model is not None and cluster is not None:
         if model is not None and not uncut:
             check_cut(model, parallel, layers, notes)
-        efficiency = _efficiency(keys, cluster, parallel, layers, notes)
-        check_sharding(keys, parallel)
-        check_recompute(keys, model)
-        check_without_effect(keys, source.keys, model, notes)
-        if model is not None and not uncut:
-            check_recomputed_layers(keys, model, parallel, notes)
-        if keys.layers is None and not uncut:
-            notes.echo["layers"] += " (default)"
-    if cluster is not None and not uncut:
-        check_ranks(cluster.other_accelerators, parallel.pipeline, "cluster.other_accelerators")
-    if keys.jitter is not None and not uncut:
-        check_ranks(keys.jitter.slow_ranks, parallel.pipeline, "jitter.slow_ranks")
-        check_loads(keys.jitter, parallel)
+        efficiency, borrowed_for = _efficiency(keys, cluster, parallel, layers, notes)
+        _check_run(keys, source, model, parallel, notes, uncut=uncut)
+    if not uncut:
+        _check_numbered(keys, cluster, parallel)
     accelerator = None if cluster is None else cluster.accelerator
-    stated, costs_file = (None, None) if keys.costs is None else costs(keys.costs, directory)
-    if stated is not None and isinstance(written := source.keys.get("costs"), Mapping):
-        check_units(written)
+    stated, costs_file = _costs(keys, source, parallel, notes)
     return kind(
         name=keys.name or (printable_stem(file) if file else "scenario"),
         parallel=parallel,
@@ -133,18 +125,17 @@ def resolve(
         schedule=schedule(keys, directory, notes),
         model=model,
         cluster=cluster,
-        costs=None if stated is None else resolve_costs(stated, parallel, notes),
+        costs=stated,
         costs_file=costs_file,
         layers=layers,
         recompute=keys.recompute or "none",
         optimizer=keys.optimizer or "plain",
         efficiency=efficiency,
+        borrowed_for=borrowed_for,
         precision=resolve_precision(keys.precision or PrecisionKeys(), accelerator, notes),
-        p2p_mode=keys.network.p2p,
-        network_mode=keys.network.mode,
+        network=keys.network,
         reliability=keys.reliability,
         jitter=keys.jitter,
-        all_reduce=None if keys.network.all_reduce == "auto" else keys.network.all_reduce,
         seed=keys.seed,
         price_usd_per_gpu_hour=price(keys, cluster, parallel, notes),
         measured_step_time_s=None if keys.measured_step_time is None else float(keys.measured_step_time),
@@ -165,6 +156,63 @@ def resolve(
         keys=source.keys,
         uncut=uncut,
     )
+
+
+def _cut(
+    keys: AnyScenarioKeys, cluster: Cluster | None, notes: Notes, *, uncut: bool
+) -> tuple[Cluster | None, Parallel, Batch]:
+    """Cut the cluster and the batch into ranks, replicas and microbatches."""
+    parallel = resolve_parallel(keys.parallel, None if uncut else cluster, notes)
+    if cluster is not None and not uncut:
+        cluster = place_groups(cluster, parallel, notes)
+    batch = resolve_batch(keys.batch, parallel.data, has_samples=keys.model is not None, notes=notes)
+    if keys.costs is not None:
+        _echo_sizes_beside_costs(parallel, keys, notes)
+    return cluster, parallel, batch
+
+
+def _costs(
+    keys: AnyScenarioKeys, source: Source, parallel: Parallel, notes: Notes
+) -> tuple[DirectCosts | None, str | None]:
+    """Read stated costs, or name the file that holds them."""
+    if keys.costs is None:
+        return None, None
+    stated, costs_file = costs(keys.costs, source.directory)
+    if stated is None:
+        return None, costs_file
+    if isinstance(written := source.keys.get("costs"), Mapping):
+        check_units(written)
+    return resolve_costs(stated, parallel, notes), None
+
+
+def _check_run(
+    keys: AnyScenarioKeys,
+    source: Source,
+    model: Transformer | None,
+    parallel: Parallel,
+    notes: Notes,
+    *,
+    uncut: bool,
+) -> None:
+    """Refuse what is said of how a model runs and does not go together."""
+    check_sharding(keys, parallel)
+    check_recompute(keys, model)
+    check_without_effect(keys, source.keys, model, notes)
+    if uncut:
+        return
+    if model is not None:
+        check_recomputed_layers(keys, model, parallel, notes)
+    if keys.layers is None:
+        notes.echo["layers"] += " (default)"
+
+
+def _check_numbered(keys: AnyScenarioKeys, cluster: Cluster | None, parallel: Parallel) -> None:
+    """Refuse ranks, and loads of devices that share out experts, that there are not."""
+    if cluster is not None:
+        check_ranks(cluster.other_accelerators, parallel.pipeline, "cluster.other_accelerators")
+    if keys.jitter is not None:
+        check_ranks(keys.jitter.slow_ranks, parallel.pipeline, "jitter.slow_ranks")
+        check_loads(keys.jitter, parallel)
 
 
 def _without_cut(keys: AnyScenarioKeys) -> AnyScenarioKeys:
@@ -194,18 +242,19 @@ def _echo_sizes_beside_costs(parallel: Parallel, keys: AnyScenarioKeys, notes: N
 
 def _efficiency(
     keys: AnyScenarioKeys, cluster: Cluster, parallel: Parallel, layers: LayerSplit, notes: Notes
-) -> Efficiency:
-    """Resolve the efficiency set of a model on a cluster, and say what else such a run has by default."""
+) -> tuple[Efficiency, tuple[str, ...]]:
+    """Resolve the efficiency set, say for what it is borrowed, and what else such a run has by default."""
     names = cluster.device_names(parallel.pipeline)
-    efficiency = resolve_efficiency(keys.efficiency, names, notes)
+    efficiency, borrowed_for = resolve_efficiency(keys.efficiency, names, notes)
     if isinstance(keys.model, TorchModelKeys):
         check_torch(keys, parallel, layers, notes)
-        efficiency = borrowed(efficiency, notes)
+        if not borrowed_for:
+            warn_of_torch(efficiency, notes)
     if keys.recompute is None:
         notes.default("recompute", "none")
     if keys.optimizer is None:
         notes.default("optimizer", "plain")
-    return efficiency
+    return efficiency, borrowed_for
 
 
 def _on_all_devices(cluster: Cluster, keys: AnyScenarioKeys) -> Cluster:

@@ -8,7 +8,7 @@ from typing import get_args
 
 from pipesim import units
 from pipesim.errors import ScenarioError
-from pipesim.scenario.domain import BORROWED_HALF_WIDTH, domain_from_keys
+from pipesim.scenario.domain import BORROWED_HALF_WIDTH
 from pipesim.scenario.hardware import PEAK_OF, Accelerator, Cluster, Link, Switches
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_groups import resolve_groups
@@ -16,9 +16,7 @@ from pipesim.scenario.resolved import ActivationFormat, ComputeFormat, Efficienc
 from pipesim.scenario.schema import (
     AcceleratorKeys,
     ClusterKeys,
-    EfficiencyKeys,
     LinkKeys,
-    PeakKeys,
     PrecisionKeys,
     SwitchKeys,
 )
@@ -131,12 +129,14 @@ def _nodes_per_switch(keys: ClusterKeys) -> int | None:
     return keys.nodes_per_switch
 
 
-def resolve_efficiency(keys: EfficiencyKeys | None, names: Sequence[str], notes: Notes) -> Efficiency:
-    """Build the efficiency set; say so where it was not fitted on an accelerator of the cluster.
+def resolve_efficiency(
+    keys: Efficiency | None, names: Sequence[str], notes: Notes
+) -> tuple[Efficiency, tuple[str, ...]]:
+    """Take the efficiency set, and name the accelerators of the cluster on which it was not fitted.
 
     Parameters
     ----------
-    keys : EfficiencyKeys, optional
+    keys : Efficiency, optional
         The validated fields.
     names : sequence of str
         Accelerators, the one that chose the set first.
@@ -161,38 +161,7 @@ def resolve_efficiency(keys: EfficiencyKeys | None, names: Sequence[str], notes:
             f"borrowed, and the step time may be off by {BORROWED_ERROR_BAND:.0%}"
         )
     notes.echo["efficiency.attention_kernel"] = f"{keys.attention_kernel} (of {keys.name})"
-    return Efficiency(
-        name=keys.name,
-        gemm=keys.gemm,
-        gemm_fp8=keys.gemm_fp8,
-        gemm_nvfp4=keys.gemm_nvfp4,
-        gemm_mxfp8=keys.gemm_mxfp8,
-        peak_flops={} if keys.peak is None else _peaks(keys.peak),
-        cards=dict(keys.cards),
-        operand_traffic=keys.operand_traffic,
-        quantise_bytes=dict(keys.quantise_bytes),
-        sort_passes=keys.sort_passes,
-        expert_layer_floor_s=float(keys.expert_layer_floor),
-        gradient_overlap=keys.gradient_overlap,
-        domains=tuple(domain_from_keys(domain) for domain in keys.domains),
-        release=keys.release,
-        attention=keys.attention,
-        attention_kernel=keys.attention_kernel,
-        memory=keys.memory,
-        layer_overhead_s=float(keys.layer_overhead),
-        tensor_collective_factor=keys.tensor_collective_factor,
-        intra_node_bandwidth_factor=keys.intra_node_bandwidth_factor,
-        unaligned_gemm=keys.unaligned_gemm,
-        grouped_gemm=keys.grouped_gemm,
-        overlap_slowdown=keys.overlap_slowdown,
-        loss_kernel=keys.loss_kernel,
-        weight_gradient_placeholders=keys.weight_gradient_placeholders,
-        scatter_gather=keys.scatter_gather,
-        step_overhead_s=float(keys.step_overhead),
-        error_band=None if borrowed_for else keys.error_band,
-        source=keys.source,
-        borrowed_for=borrowed_for,
-    )
+    return keys.model_copy(update={"error_band": None}) if borrowed_for else keys, borrowed_for
 
 
 def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, notes: Notes) -> Precision:
@@ -235,7 +204,7 @@ def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, note
 
 
 def _accelerator(keys: AcceleratorKeys) -> Accelerator:
-    peaks = _peaks(keys.peak)
+    peaks = keys.peak.rates
     if "bf16" not in peaks and "fp16" not in peaks:
         raise ScenarioError("a rate for bf16 or fp16 is needed", key="cluster.accelerator.peak")
     return Accelerator(
@@ -248,10 +217,6 @@ def _accelerator(keys: AcceleratorKeys) -> Accelerator:
         source=keys.source,
         date=keys.date,
     )
-
-
-def _peaks(keys: PeakKeys) -> dict[str, float]:
-    return {name: rate for name, rate in keys.model_dump().items() if rate is not None}
 
 
 def _link(keys: LinkKeys) -> Link:

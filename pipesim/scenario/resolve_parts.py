@@ -131,12 +131,11 @@ def scatter_gather(
     return stated
 
 
-def borrowed(efficiency: Efficiency, notes: Notes) -> Efficiency:
+def warn_of_torch(efficiency: Efficiency, notes: Notes) -> None:
     """Say of a set that was fitted to transformers that it is used for something else."""
-    if not efficiency.fitted or (efficiency.error_band is None and not efficiency.domains):
-        return efficiency
+    if efficiency.error_band is None and not efficiency.domains:
+        return
     notes.warnings.append(
         f"efficiency {efficiency.name} was fitted to transformers: for a torch model its numbers are "
         f"borrowed, and the step time may be off by {BORROWED_ERROR_BAND:.0%}"
     )
-    return efficiency

@@ -10,18 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast
 
 from pipesim.errors import ScenarioError
-from pipesim.scenario.domain import Domain
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.resolved_model import Experts as Experts
 from pipesim.scenario.resolved_model import LatentAttention as LatentAttention
 from pipesim.scenario.resolved_model import TorchModel as TorchModel
 from pipesim.scenario.resolved_model import Transformer as Transformer
-
-if TYPE_CHECKING:  # pydantic is imported where a file is checked
-    from pipesim.scenario.schema_conditions import Jitter, Offload, Reliability
+from pipesim.scenario.schema_conditions import Documents as Documents
+from pipesim.scenario.schema_conditions import Jitter as Jitter
+from pipesim.scenario.schema_conditions import Network as Network
+from pipesim.scenario.schema_conditions import Offload as Offload
+from pipesim.scenario.schema_conditions import Reliability as Reliability
+from pipesim.scenario.schema_efficiency import Efficiency as Efficiency
 
 RANK_ORDER = ("tp", "cp", "ep", "dp", "pp")
 """Megatron-LM's default: tensor-parallel devices are neighbours, pipeline ranks lie farthest apart."""
@@ -152,85 +154,6 @@ class LayerSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class Efficiency:
-    """How fast a generation of training software runs on an accelerator, and where that is known from."""
-
-    name: str
-    gemm: float
-    """Fraction of the peak that matrix multiplications of a layer reach together."""
-    gemm_fp8: float
-    attention: float
-    """Fraction of the bf16 peak that the attention kernel reaches (fused), or its matmuls (unfused)."""
-    attention_kernel: Literal["flash", "unfused"]
-    memory: float
-    """Fraction of memory bandwidth that memory-bound kernels reach."""
-    layer_overhead_s: float
-    """Seconds a layer's forward takes beside its counted work; the backward takes twice that."""
-    tensor_collective_factor: float
-    """Exposed share of tensor-parallel collectives, 1 = nothing hidden."""
-    intra_node_bandwidth_factor: float
-    unaligned_gemm: float
-    """Factor on GEMM efficiency where N or K per device is not a multiple of 64; 1 = no penalty."""
-    source: str
-    borrowed_for: tuple[str, ...] = ()
-    """Accelerators on which it was not fitted, so that its numbers are borrowed: outputs carry a warning."""
-    grouped_gemm: float = 0.86
-    """Factor on GEMM efficiency for the products of experts, which run as one kernel of many small ones."""
-    overlap_slowdown: float = 0.15
-    """Computing takes 1 + this times as long while a collective runs beside it."""
-    loss_kernel: Literal["unfused", "fused"] = "unfused"
-    """Fused: the gradient of the logits overwrites them in 16 bits; otherwise a 32-bit softmax is kept."""
-    weight_gradient_placeholders: bool = False
-    """One 16-bit buffer for each distinct weight shape of a rank stays allocated beside the gradients."""
-    scatter_gather: bool = False
-    """Tensor-parallel devices send shares of what sequence parallelism leaves whole, and gather it; the other
-    numbers, fitted so, allow for that."""
-    step_overhead_s: float = 0.0
-    """Seconds of a step beside all that is modelled; counted with the optimizer."""
-    gemm_nvfp4: float | None = None
-    """None: as `gemm_fp8`."""
-    gemm_mxfp8: float | None = None
-    """None: as `gemm_fp8`."""
-    operand_traffic: bool = False
-    """Products read and write their operands at the memory's rate, beside what `gemm` counts."""
-    quantise_bytes: Mapping[str, float] = field(default_factory=dict)
-    """Memory traffic of bringing a product's input into a number format, bytes a value; no entry: none."""
-    sort_passes: float | None = None
-    """Memory passes of a layer's experts over 8 bytes a value of their rows; None: one, two where they are
-    exchanged."""
-    expert_layer_floor_s: float = 0.0
-    """Least seconds of the forward of a layer with experts, whose launches the host makes one by one; a
-    backward takes at least twice that, and a step captured in full as CUDA graphs knows no floor."""
-    peak_flops: Mapping[str, float] = field(default_factory=dict)
-    """Rates that the shares are of; empty: the accelerator's own peak."""
-    cards: Mapping[str, float] = field(default_factory=dict)
-    """Factor on all compute rates by accelerator; no entry: 1."""
-    gradient_overlap: bool = False
-    """Whether the software reduces gradients beside the backward unless told otherwise."""
-    domains: tuple[Domain, ...] = ()
-    """What the set's rows cover, and how far off it is there."""
-    release: str | None = None
-    """Of the software that is asked about; None: one that the set was fitted to."""
-    error_band: float | None = None
-    """Share of the measured step time within which nine of ten predictions are stated to lie, in place of
-    what the domains tell; None: nothing is stated."""
-
-    @property
-    def fitted(self) -> bool:
-        """Whether no accelerator of the cluster borrows the numbers of another."""
-        return not self.borrowed_for
-
-    def gemm_in(self, number_format: str) -> float:
-        """Share of the peak of a number format that matrix multiplications reach."""
-        narrow = {
-            "fp8": self.gemm_fp8,
-            "mxfp8": self.gemm_mxfp8 or self.gemm_fp8,
-            "nvfp4": self.gemm_nvfp4 or self.gemm_fp8,
-        }
-        return narrow.get(number_format, self.gemm)
-
-
-@dataclass(frozen=True, slots=True)
 class Precision:
     """Number formats: of compute, and bytes a parameter in weights, gradients and optimizer state."""
 
@@ -340,9 +263,6 @@ class ResolvedScenario:
     optimizer: OptimizerLevel
     efficiency: Efficiency | None
     precision: Precision
-    reliability: Reliability
-    offload: Offload
-    p2p_mode: Literal["overlapped", "send-blocking", "blocking"]
     seed: int
     price_usd_per_gpu_hour: float | None
     file: str | None
@@ -351,12 +271,12 @@ class ResolvedScenario:
     """What was inferred or defaulted, key -> words with the value in both forms where units differ."""
     warnings: tuple[str, ...] = ()
     """What is legal and yet probably not what was meant, or rests on borrowed numbers."""
-    network_mode: Literal["fair", "fifo", "ideal"] = "fair"
-    """How traffic shares wires: max-min fair, first come first served, or each as if it were alone."""
+    network: Network = field(default_factory=Network)
+    reliability: Reliability = field(default_factory=Reliability)
     jitter: Jitter | None = None
     """None: all devices and all steps are alike."""
-    all_reduce: Literal["ring", "tree", "two-level", "in-network"] | None = None
-    """Algorithm of gradient all-reduces; None: the fastest, as NCCL chooses."""
+    borrowed_for: tuple[str, ...] = ()
+    """Accelerators on which the efficiency set was not fitted: its numbers are borrowed, with a warning."""
     measured_step_time_s: float | None = None
     """What a step of this scenario took for real; the difference is shown as not explained."""
     torch_model: TorchModel | None = None
@@ -425,6 +345,7 @@ class ResolvedScenario:
     """What selective recomputation runs again."""
     recompute_layers: tuple[int, ...] | None = None
     """First layers of each stage that full recomputation runs again, one number or one a stage; None: all."""
+    offload: Offload = field(default_factory=Offload)
     trained: Trained = ALL_TRAINED
     recompute_for_weights: Literal["held", "again"] = "held"
     """Whether a recomputed layer's W reads what I left, or recomputes again."""

@@ -51,7 +51,9 @@ from pipesim.scenario.schema_cluster import PeakKeys as PeakKeys
 from pipesim.scenario.schema_cluster import SiteLinkKeys as SiteLinkKeys
 from pipesim.scenario.schema_cluster import SwitchKeys as SwitchKeys
 from pipesim.scenario.schema_conditions import Documents as Documents
-from pipesim.scenario.schema_conditions import Jitter, Offload, Reliability
+from pipesim.scenario.schema_conditions import Jitter, Network, Offload, Reliability
+from pipesim.scenario.schema_efficiency import Domain as Domain
+from pipesim.scenario.schema_efficiency import Efficiency
 from pipesim.scenario.schema_model import ModelKeys as ModelKeys
 from pipesim.scenario.schema_model import TorchModelKeys as TorchModelKeys
 
@@ -214,68 +216,6 @@ class CostKeys(Keys):
     optimizer: Seconds | None = Field(None, description="the optimizer's step; 0 s by default")
 
 
-class DomainKeys(Keys):
-    """One of ``efficiency.domains:``, as `pipesim calibrate --published` writes them."""
-
-    experts: bool = Field(description="whether its models have experts")
-    rows: CountOrZero = Field(description="number of measured rows")
-    models: tuple[str, ...] = Field(strict=False, description="models, as width x MLP x heads")
-    cards: tuple[str, ...] = Field(strict=False, description="accelerators")
-    formats: tuple[str, ...] = Field(strict=False, description="formats of products")
-    sharding: tuple[str, ...] = Field(strict=False, description="what replicas shared out")
-    schedules: tuple[str, ...] = Field(strict=False, description="schedules")
-    releases: tuple[str, ...] = Field(strict=False, description="releases of the software")
-    context: Count = Field(description="most context-parallel devices")
-    expert: Count = Field(description="most expert-parallel devices")
-    nodes: Count = Field(description="most nodes")
-    seen: NumberOrZero = Field(description="half-width of the log of measured over predicted, seen models")
-    unseen: NumberOrZero = Field(description="the same, models without rows")
-    new_release: NumberOrZero = Field(description="added in quadrature for releases without rows")
-
-
-class EfficiencyKeys(Keys):
-    """``efficiency:`` written out; see `pipesim.scenario.resolved.Efficiency`."""
-
-    references = ("preset",)
-
-    name: str = Field("efficiency", description="name for tables")
-    gemm: Share = Field(description="share of the peak that matrix multiplications reach")
-    gemm_fp8: Share = Field(description="the same of the fp8 peak")
-    gemm_nvfp4: Share | None = Field(None, description="the same of the nvfp4 peak; gemm_fp8 by default")
-    gemm_mxfp8: Share | None = Field(None, description="the same with mxfp8; gemm_fp8 by default")
-    peak: PeakKeys | None = Field(None, description="rates that shares are of; the accelerator's by default")
-    cards: dict[str, PositiveNumber] = Field(
-        default_factory=dict, description="factor on compute rates by accelerator, 1 by default"
-    )
-    attention: Share = Field(description="share of the bf16 peak that attention reaches")
-    attention_kernel: Literal["flash", "unfused"] = Field(description="kind of attention kernel")
-    memory: Share = Field(description="share of memory bandwidth that memory-bound kernels reach")
-    layer_overhead: Seconds = Field(description="time of a layer's forward beside its counted work")
-    tensor_collective_factor: NumberOrZero = Field(description="exposed share of tensor collectives")
-    intra_node_bandwidth_factor: Share = Field(description="share of the intra-node link's rate reached")
-    unaligned_gemm: Share = Field(description="factor where a matrix is not a multiple of 64")
-    grouped_gemm: Share = Field(0.86, description="factor for the products of experts")
-    overlap_slowdown: NumberOrZero = Field(0.15, description="extra share of computing beside a collective")
-    operand_traffic: bool = Field(False, description="whether products also move their operands")
-    quantise_bytes: dict[str, NumberOrZero] = Field(
-        default_factory=dict, description="format: bytes a value that bringing inputs into it moves"
-    )
-    sort_passes: NumberOrZero | None = Field(None, description="memory passes of sorting by expert")
-    expert_layer_floor: Seconds = Field(0.0, description="least time of a forward of a layer with experts")
-    gradient_overlap: bool = Field(False, description="whether gradients are reduced beside backwards")
-    loss_kernel: Literal["unfused", "fused"] = Field("unfused", description="kind of loss kernel")
-    weight_gradient_placeholders: bool = Field(False, description="a spare buffer for each weight shape")
-    scatter_gather: bool = Field(False, description="whether pipeline messages are cut among tensor devices")
-    step_overhead: Seconds = Field(0.0, description="time of a step beside all that is modelled")
-    domains: tuple[DomainKeys, ...] = Field((), strict=False, description="what was measured, how far off")
-    release: str | None = Field(None, description="release of the software that is asked about")
-    error_band: Share | None = Field(None, description="share within which nine of ten predictions lie")
-    fitted_on: tuple[str, ...] = Field((), strict=False, description="accelerators it was fitted on")
-    source: str = Field("the scenario", description="where the numbers are from")
-    date: str | None = Field(None, description="when the source was read")
-    notes: str | None = Field(None, description="remarks")
-
-
 class PrecisionKeys(Keys):
     """``precision:``."""
 
@@ -298,26 +238,6 @@ class PrecisionKeys(Keys):
     gradient_bytes: PositiveNumber = Field(default=4.0, description="bytes a parameter of gradients")
     optimizer_bytes: NumberOrZero = Field(
         default=12.0, description="bytes a parameter of master weights and moments"
-    )
-
-
-class NetworkKeys(Keys):
-    """``network:``."""
-
-    mode: Literal["fair", "fifo", "ideal"] = Field(
-        default="fair",
-        description="how traffic shares wires: max-min fair, in order of arrival, as if each were alone",
-    )
-    p2p: Literal["overlapped", "send-blocking", "blocking"] = Field(
-        default="overlapped", description="whether a rank computes while it sends and receives"
-    )
-    all_reduce: Literal["auto", "ring", "tree", "two-level", "in-network"] = Field(
-        default="auto", description="algorithm of gradient all-reduces; auto: the fastest"
-    )
-    scatter_gather: bool | None = Field(
-        default=None,
-        description="whether each tensor device sends its share of a pipeline message, which the receivers "
-        "gather; the efficiency set's by default (Megatron-LM before Megatron-core, DeepSpeed)",
     )
 
 
@@ -409,7 +329,7 @@ class AnyScenarioKeys(Keys):
     optimizer: Annotated[OptimizerLevel | None, BeforeValidator(_level)] = Field(
         None, description="what replicas share out; zero1 is sharded; plain by default"
     )
-    efficiency: EfficiencyKeys | None = Field(
+    efficiency: Efficiency | None = Field(
         None, description="a preset's name or a section; the accelerator's by default"
     )
     precision: Annotated[PrecisionKeys, _name_or_mapping("compute")] | None = Field(
@@ -423,7 +343,7 @@ class AnyScenarioKeys(Keys):
     headroom: ShareBelowOne | None = Field(
         None, description="share of the rest that advice leaves free, such as 5 %, which is the default"
     )
-    network: NetworkKeys = Field(NetworkKeys(), description="how traffic behaves")
+    network: Network = Field(Network(), description="how traffic behaves")
     jitter: Jitter | None = Field(None, description="how much times differ; not at all by default")
     reliability: Reliability = Field(Reliability(), description="failures, for `pipesim goodput`")
     seed: CountOrZero = Field(0, description="of all that is drawn")

@@ -51,6 +51,11 @@ class PeakKeys(Keys):
     tf32: FlopsPerS | None = Field(None, description="dense rate in tf32")
     fp32: FlopsPerS | None = Field(None, description="dense rate in fp32")
 
+    @property
+    def rates(self) -> dict[str, float]:
+        """Rates that are stated, by format."""
+        return {name: rate for name, rate in self.model_dump().items() if rate is not None}
+
 
 class AcceleratorKeys(Keys):
     """``cluster.accelerator:`` written out."""

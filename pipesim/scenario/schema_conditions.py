@@ -1,4 +1,4 @@
-"""Conditions of a run: ``jitter:``, ``reliability:`` and ``offload:``, checked and used as they are."""
+"""Sections checked and used as they are: ``network:``, ``jitter:``, ``reliability:`` and ``offload:``."""
 
 from __future__ import annotations
 
@@ -19,6 +19,31 @@ from pipesim.scenario.quantities import (
     Spread,
 )
 from pipesim.scenario.schema_cluster import Keys, by_number
+
+
+class Network(Keys):
+    """``network:``, how traffic behaves."""
+
+    mode: Literal["fair", "fifo", "ideal"] = Field(
+        default="fair",
+        description="how traffic shares wires: max-min fair, in order of arrival, as if each were alone",
+    )
+    p2p: Literal["overlapped", "send-blocking", "blocking"] = Field(
+        default="overlapped", description="whether a rank computes while it sends and receives"
+    )
+    all_reduce: Literal["auto", "ring", "tree", "two-level", "in-network"] = Field(
+        default="auto", description="algorithm of gradient all-reduces; auto: the fastest"
+    )
+    scatter_gather: bool | None = Field(
+        default=None,
+        description="whether each tensor device sends its share of a pipeline message, which the receivers "
+        "gather; the efficiency set's by default (Megatron-LM before Megatron-core, DeepSpeed)",
+    )
+
+    @property
+    def reduction(self) -> Literal["ring", "tree", "two-level", "in-network"] | None:
+        """Algorithm of gradient all-reduces that is asked for; None: the fastest, as NCCL chooses."""
+        return None if self.all_reduce == "auto" else self.all_reduce
 
 
 class Documents(Keys):

@@ -194,7 +194,7 @@ def _sharing(
     scenario: ResolvedScenario, cluster: Cluster, efficiency: Efficiency
 ) -> tuple[Sharding, Ring | None]:
     """Say what replicas share out in every step, and over which ring groups meet that train apart."""
-    parallel, all_reduce = scenario.parallel, scenario.all_reduce
+    parallel, all_reduce = scenario.parallel, scenario.network.reduction
     across = across_ring(cluster, parallel, all_reduce)
     apart = across if parallel.local_steps > 1 else None
     sharding = Sharding(

@@ -27,8 +27,8 @@ def common_provenance(
         "efficiency": f"{efficiency.name} ({efficiency.source})"
         + (
             ""
-            if efficiency.fitted
-            else f"; borrowed, not fitted to runs on {', '.join(efficiency.borrowed_for)}"
+            if not scenario.borrowed_for
+            else f"; borrowed, not fitted to runs on {', '.join(scenario.borrowed_for)}"
         ),
         "layers per stage": runs(counts),
         "pipeline links": _pipeline_words(cluster, parallel),

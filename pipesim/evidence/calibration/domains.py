@@ -16,7 +16,8 @@ import numpy as np
 from pipesim.evidence.calibration.row_samples import Sample, has_experts
 from pipesim.evidence.calibration.samples import FloatArray
 from pipesim.scenario import ResolvedScenario
-from pipesim.scenario.domain import Domain, model_key, sharding_class
+from pipesim.scenario.domain import model_key, sharding_class
+from pipesim.scenario.schema_efficiency import Domain
 
 _SHARE = 0.9
 _FEW_CLUSTERS = 20

@@ -31,8 +31,8 @@ from pipesim.evidence.published import (
 from pipesim.evidence.published.judge import CARDS, card_factors
 from pipesim.evidence.published.published_row import in_hash_order
 from pipesim.prediction import Programs
-from pipesim.scenario.domain import Domain
 from pipesim.scenario.presets import get_preset
+from pipesim.scenario.schema_efficiency import Domain
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -103,7 +103,7 @@ class PresetFit:
         """Plain data for JSON."""
         return {
             "preset": self.recipe.preset,
-            "domains": [domain.to_keys() for domain in self.domains],
+            "domains": [domain.model_dump(mode="json") for domain in self.domains],
             "parameters": {
                 name: {
                     "value": value,

@@ -8,7 +8,7 @@ that remain give the error band of every other configuration.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +294,7 @@ def _band_keys(measured: Sequence[Step], half_width: float) -> dict[str, Any]:
         return {"error_band": min(1.0, float(np.expm1(half_width)))}
     own = found_domain(scenarios, half_width)
     domains = [domain.with_own(own) if domain.experts == experts else domain for domain in efficiency.domains]
-    return {"domains": [domain.to_keys() for domain in domains]}
+    return {"domains": [domain.model_dump(mode="json") for domain in domains]}
 
 
 class _StepTimes:
@@ -376,15 +376,9 @@ class _StepTimes:
 
 def efficiency_keys(efficiency: Efficiency, accelerators: list[str]) -> dict[str, Any]:
     """``efficiency:`` section of a scenario with a resolved set, fitted on the accelerators of a cluster."""
-    stated = {field.name: getattr(efficiency, field.name) for field in fields(efficiency)}
-    del stated["borrowed_for"]
-    for name in [name for name in stated if name.endswith("_s")]:
-        stated[name.removesuffix("_s")] = f"{stated.pop(name)!r} s"
-    stated["peak"] = {name: f"{rate!r} FLOP/s" for name, rate in stated.pop("peak_flops").items()}
-    stated["domains"] = [domain.to_keys() for domain in efficiency.domains]
-    absent = [name for name, value in stated.items() if value is None or value == {}]
-    for name in absent:
-        del stated[name]
+    stated: dict[str, Any] = efficiency.model_dump(mode="json", by_alias=True, exclude_none=True)
+    if efficiency.peak is not None:
+        stated["peak"] = {name: f"{rate!r} FLOP/s" for name, rate in efficiency.peak.rates.items()}
     return stated | {"fitted_on": list(dict.fromkeys(accelerators))}
 
 

@@ -258,7 +258,7 @@ def with_parameters(scenario: ResolvedScenario, parameters: Mapping[str, float])
         changed["expert_layer_floor_s"] = 0.0
     if factors := {name: value for name, value in parameters.items() if name.startswith(CARDS)}:
         changed["cards"] = card_factors(factors, scenario.efficiency.cards)
-    return replace(scenario, efficiency=replace(scenario.efficiency, **changed))
+    return replace(scenario, efficiency=scenario.efficiency.model_copy(update=changed))
 
 
 def card_factors(factors: Mapping[str, float], cards: Iterable[str]) -> dict[str, float]:
