@@ -17,6 +17,7 @@ from typing import NoReturn
 from pipesim.errors import ScenarioError
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*?)?\s*")
+_RATIO = re.compile(r"\s*(\d{1,1000})/(0*[1-9]\d{0,1000})\s*(\S.*?)?\s*")
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
@@ -47,7 +48,7 @@ def parse_time_s(
     Parameters
     ----------
     value : str or real number
-        Such as ``"10 us"`` or ``0.5``. A `fractions.Fraction` stays one.
+        Such as ``"10 us"`` or ``0.5``. A `fractions.Fraction` stays one, and ``"1/3 ms"`` becomes one.
     key, file : str, optional
         Where the value stood, for the message.
     positive : bool
@@ -66,6 +67,9 @@ def parse_time_s(
     what = "a time such as 1.5 ms (a bare number is seconds)"
     if isinstance(value, Fraction):
         seconds: float | Fraction = value
+    elif ratio := _RATIO.fullmatch(value) if isinstance(value, str) else None:
+        factor = _factor(ratio[3], _SECONDS, value, what, key, file) if ratio[3] else 1.0
+        seconds = Fraction(int(ratio[1]), int(ratio[2])) * Fraction(repr(factor))
     else:
         number, unit = _split(value, what, key, file)
         seconds = number * (_factor(unit, _SECONDS, value, what, key, file) if unit else 1.0)

@@ -22,10 +22,16 @@ from pipesim.scenario.resolved import (
     ScheduleChoice,
     Transformer,
 )
+from pipesim.scenario.schema_cluster import PeakKeys
 
-A100 = Accelerator("a100-sxm-80", {"bf16": 312e12, "fp16": 312e12}, 80e9, 2039e9, None, None, "test", "2026")
-NVLINK = Link("nvlink3", 240e9, 300e9, 10e-6, 3.4e-6, "test", "2026")
-INFINIBAND = Link("ib-hdr", 23.5e9, 25e9, 20e-6, 14e-6, "test", "2026")
+A100 = Accelerator(
+    name="a100-sxm-80",
+    peak=PeakKeys(bf16="312 TFLOP/s", fp16="312 TFLOP/s"),
+    memory="80 GB",
+    memory_bandwidth="2039 GB/s",
+)
+NVLINK = Link(name="nvlink3", bandwidth="300 GB/s", efficiency=0.8, p2p_latency=10e-6, hop_latency=3.4e-6)
+INFINIBAND = Link(name="ib-hdr", bandwidth="25 GB/s", efficiency=0.94, p2p_latency=20e-6, hop_latency=14e-6)
 # Fitted to the nine rows of Korthikanti et al. table 5 and to the ten of Narayanan et al. table 1.
 MEGATRON_2022 = Efficiency(
     name="2022",
@@ -419,7 +425,12 @@ def test_unaligned_widths_slow_the_products():
 
 
 def test_fp8_speeds_up_layers_but_neither_attention_nor_head():
-    h100 = Accelerator("h100", {"bf16": 989e12, "fp8": 1979e12}, 80e9, 3350e9, None, None, "", "")
+    h100 = Accelerator(
+        name="h100",
+        peak=PeakKeys(bf16="989 TFLOP/s", fp8="1979 TFLOP/s"),
+        memory="80 GB",
+        memory_bandwidth="3350 GB/s",
+    )
     cluster = Cluster(h100, 1, 8, NVLINK, INFINIBAND)
     efficiency = MEGATRON_2022.model_copy(update={"gemm": 0.5, "gemm_fp8": 0.5, "attention_kernel": "flash"})
     wide, narrow = (

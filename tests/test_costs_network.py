@@ -26,10 +26,13 @@ from pipesim.costs.network.topology import (
 from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.hardware import Accelerator, Cluster, Link
 from pipesim.scenario.resolved import Parallel
+from pipesim.scenario.schema_cluster import PeakKeys
 
-NVLINK = Link("nvlink3", 240e9, 300e9, 10e-6, 3.4e-6, "test", "2026")
-INFINIBAND = Link("ib-hdr", 23.5e9, 25e9, 20e-6, 14e-6, "test", "2026")
-ACCELERATOR = Accelerator("a100", {"bf16": 312e12}, 80e9, 2039e9, None, None, "test", "2026")
+NVLINK = Link(name="nvlink3", bandwidth="300 GB/s", efficiency=0.8, p2p_latency=10e-6, hop_latency=3.4e-6)
+INFINIBAND = Link(name="ib-hdr", bandwidth="25 GB/s", efficiency=0.94, p2p_latency=20e-6, hop_latency=14e-6)
+ACCELERATOR = Accelerator(
+    name="a100", peak=PeakKeys(bf16="312 TFLOP/s"), memory="80 GB", memory_bandwidth="2039 GB/s"
+)
 
 
 def cluster(gpus_per_node=8, num_nodes=16):

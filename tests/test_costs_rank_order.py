@@ -20,10 +20,15 @@ from pipesim.costs.network.topology import (
 )
 from pipesim.scenario.hardware import Accelerator, Cluster, Link
 from pipesim.scenario.resolved import Parallel
+from pipesim.scenario.schema_cluster import PeakKeys
 
-NVLINK = Link("nvlink4", 370e9, 450e9, 10e-6, 3.4e-6, "test", "2026")
-INFINIBAND = Link("ib-ndr", 48.5e9, 50e9, 20e-6, 14e-6, "test", "2026")
-ACCELERATOR = Accelerator("h100", {"bf16": 989e12}, 80e9, 3350e9, None, None, "test", "2026")
+NVLINK = Link(
+    name="nvlink4", bandwidth="450 GB/s", efficiency=370 / 450, p2p_latency=10e-6, hop_latency=3.4e-6
+)
+INFINIBAND = Link(name="ib-ndr", bandwidth="50 GB/s", efficiency=0.97, p2p_latency=20e-6, hop_latency=14e-6)
+ACCELERATOR = Accelerator(
+    name="h100", peak=PeakKeys(bf16="989 TFLOP/s"), memory="80 GB", memory_bandwidth="3350 GB/s"
+)
 ORDERS = list(permutations(("tp", "cp", "ep", "dp", "pp")))
 
 

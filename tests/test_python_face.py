@@ -112,6 +112,19 @@ def test_exact_numbers_stay_exact():
     assert found.step_time_s == 33
 
 
+def test_exact_numbers_survive_a_file(tmp_path):
+    third = Fraction(1, 3)
+    saved = times(forward=third, backward=[Fraction(2, 7)] * 4, p2p=0.1).with_(
+        {"costs.weight_gradient_share": Fraction(1, 4), "costs.activations": Fraction(0)}
+    )
+    saved.save(tmp_path / "exact.yaml")
+    loaded = pipesim.Scenario.load(tmp_path / "exact.yaml")
+    assert loaded.costs == saved.costs
+    assert loaded.costs.forward_s == third
+    assert loaded.predict().step_time_s == saved.predict().step_time_s
+    assert isinstance(loaded.predict().step_time_s, Fraction)
+
+
 def test_options_are_those_of_the_schedule_or_refused(gpt3):
     interleaved = gpt3.with_({"schedule": "interleaved-1f1b"})
     assert interleaved.predict(microbatch_group_size=16).memory > interleaved.predict().memory

@@ -36,6 +36,8 @@ def test_times(text: object, seconds: float) -> None:
 def test_a_fraction_of_a_second_stays_exact() -> None:
     assert units.parse_time_s(Fraction(1, 3)) == Fraction(1, 3)
     assert isinstance(units.parse_time_s(Fraction(1, 3)), Fraction)
+    assert units.parse_time_s("1/3") == units.parse_time_s(" 2/6 s") == Fraction(1, 3)
+    assert units.parse_time_s("5/7 ms") == Fraction(5, 7000)
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,8 @@ def test_shares() -> None:
         (units.parse_time_s, Fraction(-1, 2), ["at least zero"]),
         (units.parse_time_s, "1 MS", ["did you mean ms"]),
         (units.parse_time_s, "soon", ["found 'soon'"]),
+        (units.parse_time_s, "1/0 s", ["found '1/0 s'"]),
+        (units.parse_time_s, "1/3 GB", ["'GB' is not a unit"]),
         (units.parse_time_s, "", ["found ''"]),
         (units.parse_time_s, True, ["found True"]),
         (units.parse_time_s, 10**400, ["too large"]),

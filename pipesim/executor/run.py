@@ -95,12 +95,6 @@ class Run:
     environment: dict[str, str]
 
     @property
-    def cpu_share(self) -> Floats:
-        """Share of each row's own time in which its thread had a core, shape (rows,), or NaN."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(self.own_s > 0, self.cpu_s / self.own_s, np.nan)
-
-    @property
     def undisturbed_steps(self) -> list[int]:
         """Steps that count."""
         return [int(step) for step in np.flatnonzero(~self.disturbed)]

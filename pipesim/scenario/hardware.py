@@ -4,50 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pipesim.scenario.schema_cluster import Accelerator as Accelerator
+from pipesim.scenario.schema_cluster import Link as Link
+from pipesim.scenario.schema_cluster import Switches as Switches
+
 PEAK_OF = {"mxfp8": "fp8"}
 """Formats that the units of another one compute."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accelerator:
-    """One device, per device: dense peak rates by number format, memory, what a software stack reaches."""
-
-    name: str
-    peak_flops: dict[str, float]
-    """Dense peak by format: ``bf16``, ``fp16``, ``fp8``, ``nvfp4``, ``tf32``, ``fp32``."""
-    memory_bytes: float
-    memory_bytes_per_s: float
-    tdp_w: float | None
-    price_usd_per_hour: float | None
-    source: str
-    date: str
-
-
-@dataclass(frozen=True, slots=True)
-class Switches:
-    """Switches that add up what passes them: rate (as nccl-tests' busbw) and latency of an all-reduce."""
-
-    bytes_per_s: float
-    latency_s: float
-    min_members: int
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One direction of one device's port on a network."""
-
-    name: str
-    bytes_per_s: float
-    """What a long point-to-point transfer or a large ring reaches (nominal rate times efficiency)."""
-    nominal_bytes_per_s: float
-    p2p_latency_s: float
-    hop_latency_s: float
-    """Latency of one step of a collective."""
-    source: str
-    date: str
-    ramp_s: float = 0.0
-    """How slowly a collective's rate rises with size; see `pipesim.costs.network.alpha_beta.Ring`."""
-    switches: Switches | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,8 +91,8 @@ def check_units(stated: Mapping[str, Any]) -> None:
     Parameters
     ----------
     stated : Mapping
-        The section ``costs`` as it was written; a time without a unit is in seconds, zero needs none, and a
-        fraction, which only Python states, says what it is.
+        The section ``costs`` as it was written; a time without a unit is in seconds, zero needs none, nor
+        does an exact fraction.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def check_units(stated: Mapping[str, Any]) -> None:
         value = value.get("latency") if isinstance(value, Mapping) else value
         for entry in value if isinstance(value, list | tuple) else [value]:
             text = "" if entry is None else str(entry).strip()
-            if isinstance(entry, Fraction) or not text.rstrip(_LETTERS).strip(" 0."):
+            if isinstance(entry, Fraction) or "/" in text or not text.rstrip(_LETTERS).strip(" 0."):
                 continue
             if text[-1].isalpha():
                 with_unit = with_unit or f"costs.{name} {text}"

@@ -107,7 +107,8 @@ def place_groups(cluster: Cluster, parallel: Parallel, notes: Notes) -> Cluster:
         kinds = {of_device[device].name: of_device[device] for device in numbered[..., rank].ravel().tolist()}
         slowest = min(kinds.values(), key=_half_precision_flops)
         if len(kinds) > 1:
-            slowest = replace(slowest, memory_bytes=min(kind.memory_bytes for kind in kinds.values()))
+            least_bytes = min(kind.memory_bytes for kind in kinds.values())
+            slowest = slowest.model_copy(update={"memory_bytes": least_bytes})
             notes.echo[f"cluster.groups (rank {rank})"] = (
                 f"{' and '.join(kinds)} in its replicas: all take the time of {slowest.name}, the slowest"
             )

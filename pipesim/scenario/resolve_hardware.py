@@ -9,16 +9,13 @@ from typing import get_args
 from pipesim import units
 from pipesim.errors import ScenarioError
 from pipesim.scenario.domain import BORROWED_HALF_WIDTH
-from pipesim.scenario.hardware import PEAK_OF, Accelerator, Cluster, Link, Switches
+from pipesim.scenario.hardware import PEAK_OF, Accelerator, Cluster, Link
 from pipesim.scenario.notes import Notes
 from pipesim.scenario.resolve_groups import resolve_groups
 from pipesim.scenario.resolved import ActivationFormat, ComputeFormat, Efficiency, Precision
 from pipesim.scenario.schema import (
-    AcceleratorKeys,
     ClusterKeys,
-    LinkKeys,
     PrecisionKeys,
-    SwitchKeys,
 )
 
 FP8_DISPATCH_BYTES = 1 + 4 / 128
@@ -53,9 +50,11 @@ def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
         )
     if "gpus_per_node" not in keys.model_fields_set:
         notes.default("cluster.gpus_per_node", keys.gpus_per_node)
-    accelerator = _accelerator(keys.accelerator)
-    intra_node = _link(keys.intra_node)
-    inter_node = intra_node if keys.inter_node is None else _link(keys.inter_node)
+    accelerator, others = keys.accelerator, dict(keys.other_accelerators)
+    of_groups = [group.accelerator for group in keys.groups]
+    _check_peaks(accelerator, *others.values(), *of_groups)
+    intra_node = keys.intra_node
+    inter_node = intra_node if keys.inter_node is None else keys.inter_node
     memory = units.format_bytes(accelerator.memory_bytes)
     notes.echo["cluster.accelerator"] = f"{accelerator.name}, {memory} of memory"
     for key, link in (("intra_node", intra_node), ("inter_node", inter_node)):
@@ -66,7 +65,6 @@ def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
         usual = " (not stated; usual for the accelerator)" if f"cluster.{key}" in notes.echo else ""
         notes.echo[f"cluster.{key}"] = f"{link.name}, {reached} of a nominal {nominal}{usual}"
     nics = _nics_per_node(keys, inter_node, notes)
-    of_groups = [_accelerator(group.accelerator) for group in keys.groups]
     groups, site_links = resolve_groups(keys, of_groups, notes)
     return Cluster(
         accelerator,
@@ -80,7 +78,7 @@ def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
         oversubscription=1.0 if keys.oversubscription is None else keys.oversubscription,
         rails=bool(keys.rails),
         degraded_nodes=_degraded_nodes(keys),
-        other_accelerators={rank: _accelerator(other) for rank, other in keys.other_accelerators.items()},
+        other_accelerators=others,
         groups=groups,
         site_links=site_links,
     )
@@ -203,36 +201,7 @@ def resolve_precision(keys: PrecisionKeys, accelerator: Accelerator | None, note
     )
 
 
-def _accelerator(keys: AcceleratorKeys) -> Accelerator:
-    peaks = keys.peak.rates
-    if "bf16" not in peaks and "fp16" not in peaks:
-        raise ScenarioError("a rate for bf16 or fp16 is needed", key="cluster.accelerator.peak")
-    return Accelerator(
-        name=keys.name,
-        peak_flops=peaks,
-        memory_bytes=keys.memory,
-        memory_bytes_per_s=keys.memory_bandwidth,
-        tdp_w=keys.tdp_w,
-        price_usd_per_hour=keys.price_usd_per_hour,
-        source=keys.source,
-        date=keys.date,
-    )
-
-
-def _link(keys: LinkKeys) -> Link:
-    switches = keys.in_network
-    return Link(
-        name=keys.name,
-        bytes_per_s=keys.bandwidth * keys.efficiency,
-        nominal_bytes_per_s=keys.bandwidth,
-        p2p_latency_s=float(keys.p2p_latency),
-        hop_latency_s=float(keys.hop_latency),
-        source=keys.source,
-        date=keys.date,
-        ramp_s=float(keys.ramp),
-        switches=None if switches is None else _switches(switches),
-    )
-
-
-def _switches(keys: SwitchKeys) -> Switches:
-    return Switches(keys.bandwidth, float(keys.latency), keys.min_members)
+def _check_peaks(*accelerators: Accelerator) -> None:
+    for one in accelerators:
+        if "bf16" not in one.peak_flops and "fp16" not in one.peak_flops:
+            raise ScenarioError("a rate for bf16 or fp16 is needed", key="cluster.accelerator.peak")

@@ -42,14 +42,14 @@ from pipesim.scenario.resolved import (
     RecomputeModule,
     TrainableModule,
 )
-from pipesim.scenario.schema_cluster import AcceleratorKeys as AcceleratorKeys
+from pipesim.scenario.schema_cluster import Accelerator as Accelerator
 from pipesim.scenario.schema_cluster import ClusterKeys as ClusterKeys
 from pipesim.scenario.schema_cluster import Keys as Keys
-from pipesim.scenario.schema_cluster import LinkKeys as LinkKeys
+from pipesim.scenario.schema_cluster import Link as Link
 from pipesim.scenario.schema_cluster import NodeGroupKeys as NodeGroupKeys
 from pipesim.scenario.schema_cluster import PeakKeys as PeakKeys
 from pipesim.scenario.schema_cluster import SiteLinkKeys as SiteLinkKeys
-from pipesim.scenario.schema_cluster import SwitchKeys as SwitchKeys
+from pipesim.scenario.schema_cluster import Switches as Switches
 from pipesim.scenario.schema_conditions import Documents as Documents
 from pipesim.scenario.schema_conditions import Jitter, Network, Offload, Reliability
 from pipesim.scenario.schema_efficiency import Domain as Domain

@@ -11,6 +11,7 @@ from pipesim.scenario.quantities import (
     BytesPerS,
     Count,
     CountOrZero,
+    FloatSeconds,
     FlopsPerS,
     NumberOrZero,
     PositiveBytes,
@@ -54,18 +55,20 @@ class PeakKeys(Keys):
     @property
     def rates(self) -> dict[str, float]:
         """Rates that are stated, by format."""
-        return {name: rate for name, rate in self.model_dump().items() if rate is not None}
+        return {name: rate for name, rate in self if rate is not None}
 
 
-class AcceleratorKeys(Keys):
-    """``cluster.accelerator:`` written out."""
+class Accelerator(Keys):
+    """``cluster.accelerator:`` written out, one device."""
 
     references = ("preset",)
 
     name: str = Field("accelerator", description="name for tables")
     peak: PeakKeys = Field(description="dense peak rates, such as {bf16: 312 TFLOP/s}")
-    memory: PositiveBytes = Field(description="memory of one device, such as 80 GB")
-    memory_bandwidth: BytesPerS = Field(description="memory bandwidth, such as 2039 GB/s")
+    memory_bytes: PositiveBytes = Field(alias="memory", description="memory of one device, such as 80 GB")
+    memory_bytes_per_s: BytesPerS = Field(
+        alias="memory_bandwidth", description="memory bandwidth, such as 2039 GB/s"
+    )
     tdp_w: PositiveNumber | None = Field(None, description="power limit in watts")
     price_usd_per_hour: NumberOrZero | None = Field(None, description="rent of one device")
     intra_node: str | None = Field(None, description="link preset usual inside a node")
@@ -74,37 +77,62 @@ class AcceleratorKeys(Keys):
     date: str = Field("", description="when the source was read")
     notes: str | None = Field(None, description="remarks")
 
+    @property
+    def peak_flops(self) -> dict[str, float]:
+        """Dense peak by format."""
+        return self.peak.rates
 
-class SwitchKeys(Keys):
+
+class Switches(Keys):
     """``in_network:`` of a link whose switches add up what passes them."""
 
-    bandwidth: BytesPerS = Field(description="rate of an all-reduce as nccl-tests' busbw, such as 480 GB/s")
-    latency: Seconds = Field(description="latency of one all-reduce, such as 25 us")
+    bytes_per_s: BytesPerS = Field(
+        alias="bandwidth", description="rate of an all-reduce as nccl-tests' busbw, such as 480 GB/s"
+    )
+    latency_s: FloatSeconds = Field(alias="latency", description="latency of one all-reduce, such as 25 us")
     min_members: Count = Field(2, description="fewest devices for which it is used")
 
 
-class LinkKeys(Keys):
+class Link(Keys):
     """``cluster.intra_node:`` or ``cluster.inter_node:`` written out, one direction of one device's port."""
 
     references = ("preset",)
 
     name: str = Field("link", description="name for tables")
-    bandwidth: BytesPerS = Field(description="nominal rate of one direction, such as 400 Gbit/s")
+    nominal_bytes_per_s: BytesPerS = Field(
+        alias="bandwidth", description="nominal rate of one direction, such as 400 Gbit/s"
+    )
     efficiency: Share = Field(1.0, description="share of the nominal rate that long messages reach")
-    p2p_latency: Seconds = Field(description="latency of a point-to-point message, such as 20 us")
-    hop_latency: Seconds = Field(description="latency of one step of a collective, such as 14 us")
-    ramp: Seconds = Field(0.0, description="how slowly a collective's rate rises with size, such as 25 us")
-    in_network: SwitchKeys | None = Field(None, description="switches that add up what passes them")
+    p2p_latency_s: FloatSeconds = Field(
+        alias="p2p_latency", description="latency of a point-to-point message, such as 20 us"
+    )
+    hop_latency_s: FloatSeconds = Field(
+        alias="hop_latency", description="latency of one step of a collective, such as 14 us"
+    )
+    ramp_s: FloatSeconds = Field(
+        default=0.0,
+        alias="ramp",
+        description="how slowly a collective's rate rises with size, such as 25 us",
+    )
+    """See `pipesim.costs.network.alpha_beta.Ring`."""
+    switches: Switches | None = Field(
+        default=None, alias="in_network", description="switches that add up what passes them"
+    )
     source: str = Field("the scenario", description="where the figures are from")
     date: str = Field("", description="when the source was read")
     notes: str | None = Field(None, description="remarks")
+
+    @property
+    def bytes_per_s(self) -> float:
+        """What a long point-to-point transfer or a large ring reaches."""
+        return self.nominal_bytes_per_s * self.efficiency
 
 
 class NodeGroupKeys(Keys):
     """One of ``cluster.groups:``, alike nodes in a row."""
 
     num_nodes: Count = Field(description="nodes of the group, numbered behind those of the group before")
-    accelerator: AcceleratorKeys = Field(description="what they have: a preset's name or its fields")
+    accelerator: Accelerator = Field(description="what they have: a preset's name or its fields")
     site: str | None = Field(None, description="data centre that they stand in, where there are several")
 
 
@@ -124,10 +152,10 @@ class ClusterKeys(Keys):
 
     references = ("machine",)
 
-    accelerator: AcceleratorKeys = Field(description="a preset's name (`pipesim presets`) or its fields")
+    accelerator: Accelerator = Field(description="a preset's name (`pipesim presets`) or its fields")
     num_nodes: Count = Field(description="number of nodes")
     gpus_per_node: Count = Field(8, description="devices of one node")
-    other_accelerators: Annotated[dict[CountOrZero, AcceleratorKeys], BeforeValidator(by_number)] = Field(
+    other_accelerators: Annotated[dict[CountOrZero, Accelerator], BeforeValidator(by_number)] = Field(
         default_factory=dict, description="rank: accelerator, such as {'3': a100-sxm-80}"
     )
     groups: list[NodeGroupKeys] = Field(
@@ -137,10 +165,10 @@ class ClusterKeys(Keys):
     site_links: list[SiteLinkKeys] = Field(
         default_factory=list, description="links between the data centres that groups name"
     )
-    intra_node: LinkKeys = Field(
+    intra_node: Link = Field(
         description="link inside a node: a preset's name or its fields; the accelerator's preset has one"
     )
-    inter_node: LinkKeys | None = Field(None, description="link between nodes, needed if there are several")
+    inter_node: Link | None = Field(None, description="link between nodes, needed if there are several")
     nics_per_node: Count | None = Field(None, description="network cards of a node; one a device by default")
     intra_wiring: Literal["switch", "pairs"] = Field("switch", description="how devices of a node are wired")
     nodes_per_switch: Count | None = Field(None, description="nodes on one leaf switch")

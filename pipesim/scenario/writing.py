@@ -19,6 +19,8 @@ from pipesim.scenario.resolved import ResolvedScenario
 
 _FILES = (("model", "hf"), ("costs", "file"), ("schedule", "csv"))
 """Keys that name a file, relative to the scenario's own."""
+_INEXACT = ("weight_gradient_share", "activations", "boundary", "skips")
+"""Of ``costs:``, what is no time."""
 
 
 def scenario_text(scenario: ResolvedScenario, folder: str | Path) -> str:
@@ -41,7 +43,7 @@ def scenario_text(scenario: ResolvedScenario, folder: str | Path) -> str:
         stated = scenario.keys.get(section)
         if isinstance(stated, Mapping) and isinstance(stated.get(key), str):
             moved[section] = {**stated, key: os.path.relpath(origin / stated[key], folder)}
-    plain = _plain(apply_changes(scenario.keys, moved))
+    plain = _plain(apply_changes(scenario.keys, moved), "")
     text: str = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110)
     return text
 
@@ -59,9 +61,14 @@ def write_scenario(scenario: ResolvedScenario, path: str | Path) -> None:
     write_text(path, text)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, path: str) -> Any:
+    """Give what YAML writes; stated costs, which may be exact, stay so."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(below) for key, below in value.items()}
+        return {str(key): _plain(below, f"{path}{key}.") for key, below in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(below) for below in value]
-    return float(value) if isinstance(value, Fraction) else value
+        return [_plain(below, path) for below in value]
+    if isinstance(value, Fraction):
+        section, _, key = path.partition(".")
+        is_exact = section == "costs" and not key.startswith(_INEXACT)
+        return f"{value.numerator}/{value.denominator} s" if is_exact else float(value)
+    return value

@@ -174,13 +174,5 @@ def framework_lines(results: Sequence[TimedRun]) -> Iterator[str]:
         yield f"torch loads as a CSV (pipesim schedule export): {', '.join(loaded)}"
 
 
-def framework_sentence(result: TimedRun) -> str:
-    """Say which frameworks run one schedule."""
-    if result.frameworks:
-        return f"Frameworks that run {result.label}: {', '.join(result.frameworks)}."
-    text = f"None of {', '.join(FRAMEWORKS)} runs {result.label}"
-    return f"{text} by name; torch loads its CSV." if _is_loaded(result) else f"{text}."
-
-
 def _is_loaded(result: TimedRun) -> bool:
     return result.shape is not None and runs_only_as_csv(result.schedule)

@@ -185,9 +185,3 @@ def write_timeline(timeline: Timeline, path: str | Path) -> None:
     """Write the rows as CSV; see `Timeline.to_frame` for the columns."""
     with complete_file(path) as temporary:
         timeline.to_frame().to_csv(temporary, index=False)
-
-
-def write_json(document: Any, path: str | Path) -> None:
-    """Write a JSON document, whole or not at all."""
-    with complete_file(path) as temporary:
-        temporary.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")

@@ -172,14 +172,6 @@ def all_gather(nbytes: Number, ring: Ring) -> Collective:
     return _ramped(_around(nbytes, ring, num_passes=1), nbytes, ring)
 
 
-def broadcast(nbytes: Number, ring: Ring) -> Collective:
-    """Broadcast of `nbytes` down a chain, in pieces that follow each other."""
-    around = _around(nbytes, ring, num_passes=1)
-    if ring.num_members == 1:
-        return around
-    return _ramped(Collective("ring", around.latency_s, nbytes, ring.bytes_per_s), nbytes, ring)
-
-
 def all_reduce_s(nbytes: Number, ring: Ring) -> Number:
     """Seconds of an all-reduce of `nbytes` alone.
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pipesim.costs.stages.sharding import StageParameters
-from pipesim.scenario.resolved import Parallel, TrainableModule, Transformer
+from pipesim.scenario.resolved import TrainableModule, Transformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,28 +177,3 @@ def experts_in_stages(model: Transformer, layers_per_stage: tuple[int, ...]) -> 
     for count in layers_per_stage:
         yield sum(map(model.has_experts, range(first, first + count)))
         first += count
-
-
-def stage_parameters(
-    model: Transformer, layers_per_stage: tuple[int, ...], parallel: Parallel
-) -> tuple[StageParameters, ...]:
-    """Parameters that one device of each stage holds.
-
-    Returns
-    -------
-    tuple of StageParameters
-        One entry a stage. A tied embedding lies on the first and on the last stage, once if those are one.
-    """
-    tensor = parallel.tensor
-    plain = layer_parameters(model, tensor)
-    mixed = layer_parameters(model, tensor, with_experts=True)
-    of_experts = mixed.experts / parallel.num_expert_shards
-    held, experts = [], []
-    for count, num_mixed in zip(layers_per_stage, experts_in_stages(model, layers_per_stage), strict=True):
-        held.append((count - num_mixed) * plain.per_device(tensor) + num_mixed * mixed.per_device(tensor))
-        experts.append(num_mixed * of_experts)
-    held[0] += embedding_parameters(model).per_device(tensor)
-    held[-1] += final_norm_parameters(model).per_device(tensor)
-    if len(held) > 1 or not model.tie_word_embeddings:
-        held[-1] += head_parameters(model).per_device(tensor)
-    return tuple(StageParameters(*pair) for pair in zip(held, experts, strict=True))

@@ -55,11 +55,6 @@ class TracedAction:
         """Whether anything was found to be of it."""
         return self.end_s > self.start_s
 
-    @property
-    def has_transfer(self) -> bool:
-        """Whether a transfer was found to be of it."""
-        return self.transfer_end_s >= self.transfer_start_s
-
 
 @dataclass(frozen=True, slots=True)
 class Trace:

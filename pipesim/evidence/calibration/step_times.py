@@ -384,20 +384,8 @@ def efficiency_keys(efficiency: Efficiency, accelerators: list[str]) -> dict[str
 
 def link_keys(link: Link, factor: float) -> dict[str, Any]:
     """Section of a scenario with a resolved link whose bandwidth is multiplied by a factor."""
-    keys: dict[str, Any] = {
-        "name": link.name,
-        "bandwidth": f"{float(link.nominal_bytes_per_s * factor)!r} B/s",
-        "efficiency": link.bytes_per_s / link.nominal_bytes_per_s,
-        "p2p_latency": f"{link.p2p_latency_s!r} s",
-        "hop_latency": f"{link.hop_latency_s!r} s",
-        "ramp": f"{link.ramp_s!r} s",
-        "source": link.source,
-        "date": link.date,
-    }
+    keys: dict[str, Any] = link.model_dump(mode="json", by_alias=True, exclude_none=True)
+    keys["bandwidth"] = f"{float(link.nominal_bytes_per_s * factor)!r} B/s"
     if link.switches is not None:
-        keys["in_network"] = {
-            "bandwidth": f"{link.switches.bytes_per_s!r} B/s",
-            "latency": f"{link.switches.latency_s!r} s",
-            "min_members": link.switches.min_members,
-        }
+        keys["in_network"]["bandwidth"] = f"{link.switches.bytes_per_s!r} B/s"
     return keys
