@@ -32,7 +32,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "efficiency": schema.Efficiency,
     "one of efficiency.domains": schema.Domain,
     "precision": schema.PrecisionKeys,
-    "network": schema.Network,
+    "network": schema.NetworkRules,
     "jitter": schema.Jitter,
     "jitter.documents": schema.Documents,
     "trainable": schema.TrainableKeys,

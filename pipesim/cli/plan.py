@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from pipesim.cli import options, terminal
-from pipesim.cli.sweep import Pool
+from pipesim.cli.sweep import Workforce
 from pipesim.errors import ScenarioError
 from pipesim.files import check_outputs
 from pipesim.questions.memory_advice import changes_for_memory
@@ -80,7 +80,7 @@ def plan_verb(
     scenario: options.NeededScenario,
     advice: options.Advice,
     sizing: Sizing,
-    pool: Pool,
+    workforce: Workforce,
     top: Annotated[int, typer.Option(min=1, help="How many configurations to show.")] = DEFAULT_TOP,
     objective: Annotated[str, typer.Option(help=f"What to rank by: {', '.join(OBJECTIVES)}.")] = "step_time",
     output: Annotated[
@@ -110,8 +110,8 @@ def plan_verb(
     wanted = _objectives(objective, asked)
     num_tokens = sizing.num_tokens
     stated: dict[str, Any] = {"schedules": advice.names, "framework": advice.framework, "top": top}
-    stated |= {"num_workers": pool.workers, "time_limit_s": time_limit}
-    with pool.executor() as executor, terminal.progress_bar("planning", quiet=as_json) as progress:
+    stated |= {"num_workers": workforce.workers, "time_limit_s": time_limit}
+    with workforce.executor() as executor, terminal.progress_bar("planning", quiet=as_json) as progress:
         stated |= {"executor": executor, "progress": progress}
         sizes = sizing.sizes(asked, **stated)
         best = sizes[-1].best if sizes else plan(asked, **stated)

@@ -42,7 +42,7 @@ Dask = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class Workforce:
     """Where rows or configurations are predicted."""
 
     workers: Workers = None
@@ -66,7 +66,7 @@ def sweep(
             "-o", "--output", metavar="FILE", help="Table, .csv or .parquet; another sweep's is kept."
         ),
     ],
-    pool: Pool,
+    workforce: Workforce,
     vary: Annotated[
         list[str] | None,
         typer.Option(
@@ -96,8 +96,8 @@ def sweep(
     timing: Timing = "engine" if engine else "compiled" if compiled else "fast"
     mapping = apply_overrides(read_yaml_mapping(scenario), overrides or ())
     asked = Sweep(mapping, tuple(axes), str(scenario), timing)
-    with pool.executor() as executor, terminal.counting_bar("sweeping", quiet=as_json) as progress:
-        report = run_sweep(asked, output, num_workers=pool.workers, executor=executor, progress=progress)
+    with workforce.executor() as executor, terminal.counting_bar("sweeping", quiet=as_json) as progress:
+        report = run_sweep(asked, output, num_workers=workforce.workers, executor=executor, progress=progress)
     if as_json:
         terminal.print_json(_document(report, output))
     else:

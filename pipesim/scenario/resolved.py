@@ -20,7 +20,7 @@ from pipesim.scenario.resolved_model import TorchModel as TorchModel
 from pipesim.scenario.resolved_model import Transformer as Transformer
 from pipesim.scenario.schema_conditions import Documents as Documents
 from pipesim.scenario.schema_conditions import Jitter as Jitter
-from pipesim.scenario.schema_conditions import Network as Network
+from pipesim.scenario.schema_conditions import NetworkRules as NetworkRules
 from pipesim.scenario.schema_conditions import Offload as Offload
 from pipesim.scenario.schema_conditions import Reliability as Reliability
 from pipesim.scenario.schema_efficiency import Efficiency as Efficiency
@@ -271,7 +271,7 @@ class ResolvedScenario:
     """What was inferred or defaulted, key -> words with the value in both forms where units differ."""
     warnings: tuple[str, ...] = ()
     """What is legal and yet probably not what was meant, or rests on borrowed numbers."""
-    network: Network = field(default_factory=Network)
+    network: NetworkRules = field(default_factory=NetworkRules)
     reliability: Reliability = field(default_factory=Reliability)
     jitter: Jitter | None = None
     """None: all devices and all steps are alike."""

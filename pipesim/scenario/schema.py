@@ -51,7 +51,7 @@ from pipesim.scenario.schema_cluster import PeakKeys as PeakKeys
 from pipesim.scenario.schema_cluster import SiteLinkKeys as SiteLinkKeys
 from pipesim.scenario.schema_cluster import Switches as Switches
 from pipesim.scenario.schema_conditions import Documents as Documents
-from pipesim.scenario.schema_conditions import Jitter, Network, Offload, Reliability
+from pipesim.scenario.schema_conditions import Jitter, NetworkRules, Offload, Reliability
 from pipesim.scenario.schema_efficiency import Domain as Domain
 from pipesim.scenario.schema_efficiency import Efficiency
 from pipesim.scenario.schema_model import ModelKeys as ModelKeys
@@ -343,7 +343,7 @@ class AnyScenarioKeys(Keys):
     headroom: ShareBelowOne | None = Field(
         None, description="share of the rest that advice leaves free, such as 5 %, which is the default"
     )
-    network: Network = Field(Network(), description="how traffic behaves")
+    network: NetworkRules = Field(NetworkRules(), description="how traffic behaves")
     jitter: Jitter | None = Field(None, description="how much times differ; not at all by default")
     reliability: Reliability = Field(Reliability(), description="failures, for `pipesim goodput`")
     seed: CountOrZero = Field(0, description="of all that is drawn")

@@ -21,7 +21,7 @@ from pipesim.scenario.quantities import (
 from pipesim.scenario.schema_cluster import Keys, by_number
 
 
-class Network(Keys):
+class NetworkRules(Keys):
     """``network:``, how traffic behaves."""
 
     mode: Literal["fair", "fifo", "ideal"] = Field(
