@@ -24,7 +24,7 @@ from pipesim.costs.traced.trace import trace_model
 from pipesim.costs.traced.traced_memory import stage_bytes
 from pipesim.costs.transformer.activation_memory import stage_activations
 from pipesim.costs.transformer.flops import layer_attention_flops, layer_gemm_flops, step_flops
-from pipesim.costs.transformer.kinds import LayerKind
+from pipesim.costs.transformer.layer import LayerKind
 from pipesim.costs.transformer.parameters import model_parameters
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.costs.transformer.transformer_costs import model_costs

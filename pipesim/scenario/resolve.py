@@ -84,11 +84,6 @@ def resolve(
     uncut, kind
         See `pipesim.scenario.load_scenario`.
 
-    Returns
-    -------
-    ResolvedScenario
-        Complete and free of contradiction.
-
     Raises
     ------
     ScenarioError

@@ -29,11 +29,6 @@ def resolve_costs(keys: CostKeys, parallel: Parallel, notes: Notes) -> DirectCos
     notes : Notes
         Receives what was inferred.
 
-    Returns
-    -------
-    DirectCosts
-        Seconds and bytes; a Fraction stays one.
-
     Raises
     ------
     ScenarioError

@@ -26,18 +26,6 @@ BORROWED_ERROR_BAND = math.expm1(BORROWED_HALF_WIDTH)
 def resolve_cluster(keys: ClusterKeys, notes: Notes) -> Cluster:
     """Build the cluster; a single node needs no link between nodes.
 
-    Parameters
-    ----------
-    keys : ClusterKeys
-        The validated fields.
-    notes : Notes
-        Receives the figures in both forms.
-
-    Returns
-    -------
-    Cluster
-        In SI units.
-
     Raises
     ------
     ScenarioError

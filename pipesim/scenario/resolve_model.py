@@ -20,18 +20,6 @@ def resolve_model(keys: ModelKeys, notes: Notes) -> Transformer:
     A plain MLP goes with GPT's conventions (width 4 * hidden, tied embeddings, biases, a learned position a
     token), a gated one with Llama's (none of these, and the MLP's width must be stated).
 
-    Parameters
-    ----------
-    keys : ModelKeys
-        The validated fields.
-    notes : Notes
-        Receives what was inferred.
-
-    Returns
-    -------
-    Transformer
-        Complete.
-
     Raises
     ------
     ScenarioError

@@ -204,11 +204,6 @@ def resolve_batch(keys: BatchKeys, data: int, *, has_samples: bool, notes: Notes
     notes : Notes
         Receives what was derived.
 
-    Returns
-    -------
-    Batch
-        With at least one microbatch.
-
     Raises
     ------
     ScenarioError

@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipesim.costs.transformer.context_exchange import gathered_bytes
-from pipesim.costs.transformer.kinds import LayerKind
-from pipesim.costs.transformer.layer import Setting
+from pipesim.costs.transformer.layer import LayerKind, Setting
 from pipesim.costs.transformer.parameters import attention_parameters, head_parameters, num_mlp_matrices
 from pipesim.costs.transformer.tensors import (
     input_share,

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from pipesim.costs.stages.balance import Chain, balanced, expected_in_flight
 from pipesim.costs.stages.state import StateBytes
 from pipesim.costs.transformer.activation_memory import stage_activations
-from pipesim.costs.transformer.kinds import LayerKind
 from pipesim.costs.transformer.layer import (
+    LayerKind,
     Setting,
     embedding_times,
     head_times,

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pipesim.costs.network.alpha_beta import LinkCost, Ring, all_gather_s, all_reduce_s
 from pipesim.costs.network.exchange import Exchange
@@ -163,6 +163,20 @@ class Setting:
             return 0.0
         busy = 1.0 if self.exchange is None else experts.imbalance
         return self.num_tokens * experts.num_experts_per_tok * busy
+
+
+class LayerKind(NamedTuple):
+    """Whether a layer has experts, and whether it keeps all that recomputation would drop."""
+
+    with_experts: bool
+    kept: bool = False
+
+    def setting(self, setting: Setting) -> Setting:
+        """Give what the layer's time and memory depend on."""
+        return replace(setting, recompute="none") if self.kept else setting
+
+
+LAYER_KINDS = tuple(LayerKind(experts, kept) for kept in (False, True) for experts in (False, True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,17 @@ import numpy.typing as npt
 from pipesim.costs.network.topology import tied_embedding_ring
 from pipesim.costs.stages.assembly import Stages, cost_table, on_mixed_ranks
 from pipesim.costs.stages.sharding import GatheredBlock, StageParameters
+from pipesim.costs.stages.stage_provenance import runs
 from pipesim.costs.table import CostTable
 from pipesim.costs.token_exchange import TokenExchange
 from pipesim.costs.transformer.activation_memory import stage_activations
 from pipesim.costs.transformer.cut import Holders, layers_of_stages, layers_per_stage
 from pipesim.costs.transformer.flops import recomputed_flops, step_flops
-from pipesim.costs.transformer.kinds import LAYER_KINDS, LayerKind
 from pipesim.costs.transformer.layer import (
+    LAYER_KINDS,
     PARTS,
     BlockTimes,
+    LayerKind,
     Setting,
     boundary_gather_s,
     embedding_times,
@@ -32,11 +34,11 @@ from pipesim.costs.transformer.layer import (
 from pipesim.costs.transformer.layer_exchange import Moved
 from pipesim.costs.transformer.parameters import (
     embedding_parameters,
+    experts_in_stages,
     head_parameters,
 )
 from pipesim.costs.transformer.setting import layer_setting
 from pipesim.costs.transformer.trained import trained_layer, trained_stages, untrained_flops
-from pipesim.costs.transformer.transformer_provenance import transformer_provenance
 from pipesim.ir.actions import Op
 from pipesim.scenario.hardware import Cluster
 from pipesim.scenario.resolved import Efficiency, LayerSplit, ResolvedScenario, Transformer
@@ -127,7 +129,7 @@ def _stages(
         model_flops_per_step=model_flops,
         causal_flops_per_step=step_flops(model, num_sequences, causal=True) - spared_flops,
         hardware_flops_per_step=model_flops + _recomputed(setting, layers, num_sequences),
-        provenance=transformer_provenance(model, counts),
+        provenance=_provenance(model, counts),
         token_exchange=_token_exchange(setting, times),
         busiest_s=_busiest_s(scenario, setting, times),
         tied_embedding_bytes=embedding_parameters(model).split / parallel.tensor * precision.gradient_bytes,
@@ -300,3 +302,14 @@ def _blocks(
 def _block(times: BlockTimes, held: StageParameters, trained: StageParameters) -> GatheredBlock:
     forward_s, backward_s = sum(times.forward_s.values()), sum(times.backward_s.values())
     return GatheredBlock(forward_s, backward_s, times.weight_gradient_s, held, trained)
+
+
+def _provenance(model: Transformer, counts: tuple[int, ...]) -> dict[str, str]:
+    """Name the model and how its backward is split; `counts` are the layers of each stage."""
+    words = {
+        "model": f"{model.name} ({model.source})",
+        "input and weight gradient": "W: products for the weights, half of the overhead; I: the rest",
+    }
+    if model.experts is not None:
+        words["layers with experts per stage"] = runs(tuple(experts_in_stages(model, counts)))
+    return words
