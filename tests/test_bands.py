@@ -65,7 +65,8 @@ def test_a_stated_band_stands():
 
 def test_runs_of_ones_own_narrow_the_band_of_their_model_alone():
     preset = domain()
-    own = replace(preset, rows=2, models=("1x1x1",), seen=0.02, unseen=0.02, nodes=10_000, releases=())
+    changes = {"rows": 2, "models": ("1x1x1",), "seen": 0.02, "unseen": 0.02, "nodes": 10_000, "releases": ()}
+    own = preset.model_copy(update=changes)
     narrowed = preset.with_own(own)
     assert (narrowed.seen, narrowed.unseen, narrowed.rows) == (0.02, preset.unseen, 2)
     assert (narrowed.models, narrowed.nodes, narrowed.releases) == (("1x1x1",), 10_000, preset.releases)
