@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from random import Random
 
+from hypothesis import settings
+
 from pipesim.costs import CostTable
 from pipesim.costs.direct import direct_costs
 from pipesim.costs.rows import row_delays, row_durations
@@ -12,6 +14,11 @@ from pipesim.ir.actions import Action, Op, Schedule, overlap
 from pipesim.ir.timeline import Timeline
 from pipesim.scenario.resolved import DirectCosts
 from pipesim.timing.longest_path import Spans, evaluate
+
+
+def examples(number: int) -> settings:
+    """As many examples of a property, in the suite the share of them that its profile says."""
+    return settings(max_examples=max(1, number * settings.default.max_examples // 100))
 
 
 def schedule_of(*orders: str) -> Schedule:

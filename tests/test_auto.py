@@ -20,7 +20,7 @@ from pipesim.schedules import Shape, families, generate
 from pipesim.schedules.auto import AutoResult, lower_bound_of, search
 from pipesim.timing.longest_path import PreparedSchedule
 
-SMALL_BUDGET = 2_000_000
+SMALL_BUDGET = 500_000
 
 
 def random_case(seed: int, *, budget: int = SMALL_BUDGET) -> tuple[Shape, CostTable]:
@@ -88,7 +88,7 @@ def test_auto_is_better_than_every_named_schedule_where_the_head_is_heavy() -> N
     forward = (1.0,) * 15 + (1.5,)
     backward = tuple(2 * f for f in forward)
     costs = costs_of(16, number=float, forward_s=forward, backward_s=backward, p2p_latency_s=0.1)
-    shape = Shape(8, 2, 16, {"max_in_flight": 16, "budget": 20_000_000})
+    shape = Shape(8, 2, 16, {"max_in_flight": 16, "budget": 5_000_000})
     result = search(shape, costs)
     check(shape, costs, result)
     assert result.makespan_s < 0.99 * best_named(shape, costs)

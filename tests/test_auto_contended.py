@@ -11,7 +11,8 @@ from pipesim.scenario import ResolvedScenario, scenario_from_mapping
 from pipesim.schedules import families
 from pipesim.schedules._named import placement_of
 
-NUM_SCENARIOS = 5
+SCENARIOS = (2, 3, 4)
+"""Small ones; benchmarks take 200."""
 SMALL_BUDGET = 1_000_000
 
 
@@ -79,7 +80,7 @@ def check(seed: int, **more: object) -> None:
     assert float(found.step_time_s) <= best_rival_s(scenario, found) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(NUM_SCENARIOS))
+@pytest.mark.parametrize("seed", SCENARIOS)
 def test_no_named_order_of_its_placements_is_faster(seed: int) -> None:
     check(seed)
 

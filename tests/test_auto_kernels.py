@@ -58,7 +58,7 @@ def test_list_scheduling_never_deadlocks_nor_breaks_the_limit(kind: str, v: int)
             problem = problem_of(rng, p, v, 9, limit, kind)
             pipeline, _ = problem.pipeline()
             scratch, word = new_scratch(pipeline), np.empty(problem.num_actions, np.int32)
-            for _ in range(8):
+            for _ in range(3):
                 priority = rng.random(problem.num_actions)
                 caps = rng.integers(1, 10, p * v).astype(np.int32)
                 makespan = list_word(pipeline, priority, float(rng.choice([0, 0.5, 2])), caps, word)

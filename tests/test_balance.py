@@ -4,7 +4,7 @@ from itertools import combinations, pairwise
 
 import numpy as np
 import pytest
-from helpers import FEW_TERMS
+from helpers import FEW_TERMS, examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,7 +81,7 @@ def _squares(of, counts):
     return (rank_sums(of, counts, lambda rank: of.seconds[rank]) ** 2).sum()
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.data())
 def test_several_alike_stages_a_rank_are_the_best_of_all_cuts(data):
     """A head that weighs otherwise, ranks of other speeds; the sum of a rank's stages counts."""
@@ -98,7 +98,7 @@ def test_several_alike_stages_a_rank_are_the_best_of_all_cuts(data):
     assert slowest(of, counts) == pytest.approx(best)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(st.data())
 def test_several_stages_a_rank_are_never_slower_than_even(data):
     num_ranks, num_chunks = data.draw(st.integers(1, 4)), data.draw(st.integers(2, 3))

@@ -15,10 +15,15 @@ from pipesim.prediction import predict
 BATCHES = {512: 35.77, 1024: 59.65, 1536: 83.11, 2048: 107.12}
 
 
-@pytest.fixture
-def bloom(tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("bloom")
+
+
+@pytest.fixture(scope="module")
+def bloom(folder):
     (row, *_) = SETS["bloom-batches"].rows()
-    file = tmp_path / "bloom.yaml"
+    file = folder / "bloom.yaml"
     file.write_text(yaml.safe_dump(dict(row.scenario)))
     return file
 
@@ -31,6 +36,11 @@ def table(folder, known, unit=""):
     return file
 
 
+@pytest.fixture(scope="module")
+def of_two(bloom, folder):
+    return calibrate_steps(read_steps(table(folder, {512, 1024}), bloom))
+
+
 def errors_of(found):
     return {
         int(one.step.label.removeprefix("batch.global=")): one.predicted_s / seconds - 1
@@ -38,25 +48,23 @@ def errors_of(found):
     }
 
 
-def test_two_batches_predict_the_two_others(bloom, tmp_path):
+def test_two_batches_predict_the_two_others(of_two):
     """A straight line through both points, ``T = a m + b``, is off by 0.51 % and 0.27 %; so is the model."""
-    found = calibrate_steps(read_steps(table(tmp_path, {512, 1024}), bloom))
-    errors = errors_of(found)
+    errors = errors_of(of_two)
     assert abs(errors[512]) < 0.001
     assert abs(errors[1024]) < 0.001
     assert abs(errors[1536]) < 0.006
     assert abs(errors[2048]) < 0.005
-    by_name = {one.quantity.name: one for one in found.found}
+    by_name = {one.quantity.name: one for one in of_two.found}
     assert by_name["speed"].identified
     assert by_name["step_overhead"].identified
     assert not by_name["layer_overhead"].identified
     assert not by_name["inter_node_bandwidth"].identified
 
 
-def test_the_band_holds_what_was_measured_and_narrows_with_more_points(bloom, tmp_path):
+def test_the_band_holds_what_was_measured_and_narrows_with_more_points(bloom, of_two, tmp_path):
     widths = []
-    for known in ({512}, {512, 1024}):
-        found = calibrate_steps(read_steps(table(tmp_path, known, " s"), bloom))
+    for found in (calibrate_steps(read_steps(table(tmp_path, {512}, " s"), bloom)), of_two):
         for one, seconds in zip(found.forecasts, BATCHES.values(), strict=True):
             assert one.low_s < seconds < one.high_s
         widths.append(found.forecasts[-1].high_s / found.forecasts[-1].low_s)
@@ -97,8 +105,8 @@ def test_tables_that_cannot_be_are_refused(bloom, tmp_path, text, words):
         read_steps(file, bloom)
 
 
-def test_a_table_names_scenarios_or_is_given_one(bloom, tmp_path):
-    file = tmp_path / "steps.csv"
+def test_a_table_names_scenarios_or_is_given_one(bloom):
+    file = bloom.parent / "named.csv"
     file.write_text("scenario,batch.global,step_time\nbloom.yaml,512,35.77 s\n")
     assert read_steps(file)[0].step_time_s == 35.77
     file.write_text("batch.global,step_time\n512,35.77\n")

@@ -4,7 +4,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.errors import PipesimError
@@ -53,7 +54,7 @@ def drawn(random):
     }
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.randoms(use_true_random=False))
 def test_the_engine_is_asked_exactly_where_it_gives_other_numbers(random):
     mapping = drawn(Random(random.random()))

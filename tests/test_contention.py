@@ -7,8 +7,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from helpers import costs_of, schedule_of
-from hypothesis import given, settings
+from helpers import costs_of, examples, schedule_of
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.costs.network.alpha_beta import LinkCost, Ring
@@ -199,14 +199,14 @@ def random_network(random):
     return capacities, flows
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 10**9))
 def test_rates_are_those_of_progressive_filling(seed):
     capacities, flows = random_network(Random(seed))
     assert fair_rates([(flow, 1) for flow in flows], capacities) == slow_fair_rates(flows, capacities)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 10**9))
 def test_transfers_end_as_if_rates_were_worked_out_anew_at_every_moment(seed):
     random = Random(seed)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +19,7 @@ from pipesim.questions.sweep import Sweep, run_sweep
 from pipesim.questions.variations import parse_axis
 from pipesim.scenario import read_yaml_mapping
 
-pytest.importorskip("distributed")
+pytestmark = pytest.mark.skipif(find_spec("distributed") is None, reason="needs dask's distributed")
 TEACHING = Path(__file__).parent.parent / "scenarios" / "teaching.yaml"
 START_S = 60
 

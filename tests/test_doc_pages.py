@@ -19,6 +19,7 @@ PAGES = sorted(page.name for page in DOCS.glob("*.md") if page.name not in TESTE
 WITH_BLOCKS = [name for name in PAGES if "```" in (DOCS / name).read_text()]
 
 
+@pytest.mark.usefixtures("whole_searches")
 @pytest.mark.parametrize("name", WITH_BLOCKS)
 def test_every_block_runs_and_prints_what_stands_under_it(tmp_path, name):
     """To renew it: python docs/renew_outputs.py docs/NAME."""

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from helpers import (
     costs_of,
+    examples,
     longest_path,
     makespan,
     random_costs,
@@ -19,7 +20,7 @@ from helpers import (
     random_schedule,
     schedule_of,
 )
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import pipesim
@@ -62,7 +63,7 @@ def test_known_makespans(name, shape, stated, expected):
     assert run(name, *shape, **stated) == expected
 
 
-@settings(max_examples=250)
+@examples(250)
 @given(RANDOM, st.sampled_from(["early", "late"]))
 def test_engine_equals_longest_path_on_any_schedule_with_uneven_stages(random, receive):
     schedule = random_schedule(random)
@@ -78,7 +79,7 @@ def check_against_longest_path(schedule, costs, receive="early"):
     return makespan(timeline)
 
 
-@settings(max_examples=250)
+@examples(250)
 @given(
     name=st.sampled_from(["gpipe", "1f1b", "interleaved-1f1b"]),
     p=st.integers(1, 6),

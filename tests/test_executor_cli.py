@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
 from typer.testing import CliRunner
 
 pytest.importorskip("torch")
@@ -36,23 +37,30 @@ def pipesim(*arguments: str) -> str:
     return result.stdout
 
 
-def test_an_emulated_run(tmp_path: Path) -> None:
-    run, trace = tmp_path / "run.json", tmp_path / "trace.json"
-    text = pipesim(TEACHING, "--device", "emulated", *SHORT, "-o", str(run), "--trace", str(trace), "--json")
-    document = json.loads(text)
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Result]:
+    folder = tmp_path_factory.mktemp("emulated")
+    written = ["-o", str(folder / "run.json"), "--trace", str(folder / "trace.json")]
+    asked = ["execute", TEACHING, "--device", "emulated", *SHORT, *written, "--json"]
+    return folder, CliRunner().invoke(app, asked, catch_exceptions=False)
+
+
+def test_an_emulated_run(emulated: tuple[Path, Result]) -> None:
+    folder, result = emulated
+    document = json.loads(result.stdout)
     assert document["schedule"] == "1f1b"
     assert document["num_ranks"] == len(document["ranks"]) == 4
     assert document["ranks"][0]["busy_s"] == pytest.approx(8 * 0.006, rel=1e-6)
     assert document["makespan_s"] > 11 * 0.006
     assert document["losses"] == [None, None]
-    assert read_run(run).num_steps == 2
-    assert any(event.get("ph") == "X" for event in json.loads(trace.read_text())["traceEvents"])
+    assert read_run(folder / "run.json").num_steps == 2
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert any(event.get("ph") == "X" for event in events)
 
 
-def test_how_long_it_will_take_is_said_before() -> None:
-    result = CliRunner().invoke(app, ["execute", TEACHING, "--device", "emulated", *SHORT, "--json"])
+def test_how_long_it_will_take_is_said_before(emulated: tuple[Path, Result]) -> None:
+    _, result = emulated
     assert result.stderr == "running: 3 steps of 1f1b, 1 of them to warm up, about 1 s\n"
-    json.loads(result.stdout)
 
 
 def test_the_scenarios_transformer_on_cpus_and_the_table(tmp_path: Path) -> None:
@@ -95,11 +103,13 @@ def test_nothing_but_a_run_imports_torch() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_where_every_step_was_disturbed_all_count(capsys: pytest.CaptureFixture[str]) -> None:
+def test_where_every_step_was_disturbed_all_count(
+    emulated: tuple[Path, Result], capsys: pytest.CaptureFixture[str]
+) -> None:
     from pipesim.cli.execute import _blocks
     from pipesim.cli.terminal import show
 
-    document = json.loads(pipesim(TEACHING, "--device", "emulated", *SHORT, "--json"))
+    document = json.loads(emulated[1].stdout)
     for disturbed, words in ((2, "| 2, 2, 0 |"), (1, "| 2, 1, 1 |")):
         capsys.readouterr()
         show(*_blocks(document | {"num_disturbed_steps": disturbed}, "teaching", None))
@@ -111,11 +121,13 @@ def test_where_every_step_was_disturbed_all_count(capsys: pytest.CaptureFixture[
         )
 
 
-def test_memory_on_gpus_is_shown_beside_its_prediction(capsys: pytest.CaptureFixture[str]) -> None:
+def test_memory_on_gpus_is_shown_beside_its_prediction(
+    emulated: tuple[Path, Result], capsys: pytest.CaptureFixture[str]
+) -> None:
     from pipesim.cli.execute import _blocks
     from pipesim.cli.terminal import show
 
-    document = json.loads(pipesim(TEACHING, "--device", "emulated", *SHORT, "--json"))
+    document = json.loads(emulated[1].stdout)
     assert document["ranks"][0]["peak_memory_bytes"] is None
     for rank in document["ranks"]:
         rank |= {"peak_memory_bytes": 10 * 2**30, "predicted_peak_memory_bytes": 10.5 * 2**30}

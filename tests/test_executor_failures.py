@@ -19,37 +19,17 @@ import pytest
 
 pytest.importorskip("torch")
 
+from executor_programs import SCHEDULE, descendants, environment
+
 from pipesim.errors import ExecutionError
 from pipesim.executor import EmulatedWorkload, FactoryWorkload, RankPool, Run, execute
 from pipesim.ir import lower
 from pipesim.ir.actions import Op, Schedule
 from pipesim.schedules import Shape, generate
 
-SCHEDULE = lower(generate("1f1b", Shape(2, 1, 4)))
 STALL_S, STARTUP_S, LIMIT_S = 6.0, 8.0, 300.0
 """Long enough for a busy machine; far less than the half hour after which gloo itself gives up."""
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
-
-
-def descendants() -> dict[int, str]:
-    """Process id and command line of all processes that descend from this one."""
-    parents: dict[int, list[int]] = {}
-    names: dict[int, str] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                names[int(entry.name)] = (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
-            except OSError:
-                continue
-            parents.setdefault(int(fields[1]), []).append(int(entry.name))
-    found: dict[int, str] = {}
-    queue = [os.getpid()]
-    while queue:
-        children = parents.get(queue.pop(), [])
-        queue += children
-        found |= {child: names[child] for child in children}
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +103,7 @@ def test_a_rank_killed_from_outside_ends_the_run_and_nothing_is_left() -> None:
 @needs_proc
 def test_a_caller_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     program = (
-        "from test_executor_failures import *\n"
+        "from executor_programs import *\n"
         "execute(SCHEDULE, EmulatedWorkload((9.0,) * len(SCHEDULE.op), (64, 0), (0, 0)), device='emulated')\n"
     )
     before = set(descendants())
@@ -145,16 +125,11 @@ def test_a_caller_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     assert not alive
 
 
-def environment(**variables: str) -> dict[str, str]:
-    paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "GLOO_SOCKET_IFNAME": "lo", **variables}
-
-
 TORCHRUN_RANK = """
 import pickle, sys
 import torch
 import torch.distributed.distributed_c10d as torch_objects
-from test_executor_failures import *
+from executor_programs import *
 torch.optim.SGD([torch.zeros(1)])  # imports much of torch, which takes part of pickle to build on
 # Whatever comes over a socket, nothing of it may be unpickled.
 pickle.load = pickle.loads = pickle.Unpickler = torch_objects._unpickler = None
@@ -187,7 +162,7 @@ def under_torchrun(processes: range, startup_s: float, **variables: str) -> list
 def test_processes_of_torchrun_are_the_ranks(pool: RankPool) -> None:
     expected = execute(SCHEDULE, FactoryWorkload("executor_models:mlp"), num_steps=2, pool=pool)
     assert expected is not None
-    assert under_torchrun(range(2), 25) == [f"2 steps, {expected.losses[0]:.6f}", "nothing"]
+    assert under_torchrun(range(2), LIMIT_S) == [f"2 steps, {expected.losses[0]:.6f}", "nothing"]
 
 
 def test_a_rank_that_torchrun_never_started_is_named() -> None:

@@ -48,11 +48,11 @@ def legal(name: str, num_ranks: int, num_chunks: int, candidates: tuple[int, ...
     return None
 
 
-def cases(name: str) -> Iterator[tuple[Schedule, int]]:
+def cases(name: str, ranks: tuple[int, ...], chunks: tuple[int, ...]) -> Iterator[tuple[Schedule, int]]:
     """Even and odd m without replicas, and one of them with two."""
     fixed = families()[name].chunks
-    for num_ranks in (1, 2, 4):
-        for num_chunks in (fixed,) if fixed else (1, 2):
+    for num_ranks in ranks:
+        for num_chunks in (fixed,) if fixed else chunks:
             even = legal(name, num_ranks, num_chunks, (max(2, num_ranks), 4, 8))
             odd = legal(name, num_ranks, num_chunks, (num_ranks + 1 | 1, 7, 9))
             yield from ((schedule, 1) for schedule in (even, odd) if schedule is not None)
@@ -64,10 +64,17 @@ def cases(name: str) -> Iterator[tuple[Schedule, int]]:
 def test_gradients_losses_and_three_optimizer_steps_equal_the_unsplit_model(
     name: str, pool: RankPool
 ) -> None:
+    """On two and four ranks; benchmarks take one rank, and one chunk of those that may have two, as well."""
+    check(name, pool, ranks=(2, 4), chunks=(2,))
+
+
+def check(name: str, pool: RankPool, *, ranks: tuple[int, ...], chunks: tuple[int, ...]) -> None:
     num_cases = 0
-    for schedule, num_replicas in cases(name):
+    for schedule, num_replicas in cases(name, ranks, chunks):
         # The small model keeps the grid quick; attention is needed where slices look back.
-        workload = WORKLOAD if schedule.num_ranks == 2 or schedule.num_slices > 1 else MLP
+        attends = schedule.num_ranks == 2 or schedule.num_slices > 1
+        shape = small_transformer(max(4, schedule.num_stages))
+        workload = replace(WORKLOAD, shape=shape) if attends else MLP
         job = Job(schedule, workload, "cpu", num_replicas=num_replicas, num_steps=3, keep_state=True)
         error, equal = worst(pool.run(job), reference(job))
         where = (

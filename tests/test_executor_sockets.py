@@ -26,7 +26,8 @@ import pytest
 pytest.importorskip("torch")
 
 import torch
-from test_executor_failures import SCHEDULE, descendants, environment, needs_proc, under_torchrun
+from executor_programs import SCHEDULE, descendants, environment
+from test_executor_failures import needs_proc, under_torchrun
 from torch.distributed import HashStore, TCPStore
 
 from pipesim.errors import ExecutionError
@@ -165,7 +166,7 @@ def test_a_run_is_not_to_be_reached_from_another_machine_and_ends_whole(
 
 STUCK = """
 import os, pickle, signal, sys, time
-from test_executor_failures import *
+from executor_programs import *
 from pipesim.executor.job import Job
 with RankPool(2) as pool:
     while len(ranks := sorted(descendants())) < 3:
@@ -299,7 +300,7 @@ def test_what_is_no_result_is_refused(fault: dict[str, Any]) -> None:
 
 HELD = """
 import sys
-from test_executor_failures import *
+from executor_programs import *
 try:
     # Rank 0 builds for ever, rank 1 waits for the shape of what it gives.
     execute(SCHEDULE, FactoryWorkload("executor_models:first_never_built"), stall_timeout_s=300.0)
@@ -421,5 +422,5 @@ def test_who_has_another_token_does_not_join() -> None:
 
 def test_several_machines_with_a_token_run() -> None:
     variables = {"LOCAL_WORLD_SIZE": "1", TOKEN: "0123456789abcdef"}
-    first, second = under_torchrun(range(2), 50, **variables)
+    first, second = under_torchrun(range(2), WAIT_S, **variables)
     assert (first.startswith("2 steps, "), second) == (True, "nothing")

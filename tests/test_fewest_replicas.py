@@ -6,7 +6,8 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.costs import build_costs
@@ -169,13 +170,13 @@ def check(seed):
     return small is not fabric
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 10**9))
 def test_few_replicas_show_what_a_walk_over_all_devices_does(seed):
     check(seed)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.integers(0, 10**9))
 def test_ranks_that_begin_alike_cross_wires_alike(seed):
     fabric = random_fabric(Random(seed))

@@ -4,8 +4,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from helpers import random_costs, random_schedule
-from hypothesis import given, settings
+from helpers import examples, random_costs, random_schedule
+from hypothesis import given
 from hypothesis import strategies as st
 from test_contends import drawn
 
@@ -15,7 +15,7 @@ from pipesim.scenario import scenario_from_mapping
 from pipesim.timing.longest_path import StepProgram
 
 
-@settings(max_examples=80, deadline=None)
+@examples(80)
 @given(st.randoms(use_true_random=False))
 def test_what_is_left_is_the_longest_path_on(random):
     """No row ends later than the rest of the step allows, and the last one of the slowest rank just then."""
@@ -33,7 +33,7 @@ def test_what_is_left_is_the_longest_path_on(random):
     assert whole.max() == pytest.approx(alone, rel=1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.randoms(use_true_random=False))
 def test_only_steps_that_take_longer_are_given_up(random):
     random = Random(random.random())

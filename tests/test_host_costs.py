@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from helpers import costs_of, makespan, random_costs, random_schedule
-from hypothesis import given, settings
+from helpers import costs_of, examples, makespan, random_costs, random_schedule
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.costs.file import read_cost_table, write_cost_table
@@ -27,7 +27,7 @@ HOST = HostCost(Fraction(1, 20), Fraction(1, 50), Fraction(1, 30), Fraction(1, 4
 
 @pytest.mark.parametrize("sends_block", [False, True])
 @given(random=st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_evaluator_and_engine_agree(sends_block, random):
     schedule = random_schedule(random)
     costs = random_costs(random, schedule, p2p_latency_s=TENTH, boundary_bytes=3)
@@ -57,7 +57,7 @@ def test_two_ranks_by_hand():
 
 
 @given(random=st.randoms(use_true_random=False))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_stated_durations_take_the_place_of_the_costs(random):
     schedule = random_schedule(random)
     costs, other = random_costs(random, schedule), random_costs(random, schedule)

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.errors import ScenarioError
@@ -164,7 +165,7 @@ def test_hostile_scripts_end_soon(text: str) -> None:
         assert len(str(error)) < 400  # noqa: PT017
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.text(alphabet="aB1=$ (){}[]<>|&;\"'`\\\n#-@*if thenfocasdw", max_size=80))
 def test_any_text_is_followed_or_refused(text: str) -> None:
     with suppress(ScenarioError):

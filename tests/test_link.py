@@ -3,8 +3,8 @@
 from fractions import Fraction
 
 import pytest
-from helpers import random_fraction
-from hypothesis import example, given, settings
+from helpers import examples, random_fraction
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipesim.costs.network.alpha_beta import LinkCost
@@ -127,7 +127,7 @@ def test_latency_occupies_nothing():
     assert arrivals([(0, 1), (1, 1)], latency_s=Fraction(50)) == [51, 52]
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     sent=st.lists(st.tuples(TIMES, SIZES), min_size=1, max_size=12),
     latency=TIMES,

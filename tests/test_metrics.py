@@ -3,7 +3,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from helpers import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.costs.direct import direct_costs
@@ -69,7 +70,7 @@ def test_waiting_for_a_message_starts_where_its_producer_ends():
     assert (last.warmup_s, last.busy_s, last.cooldown_s) == (Fraction(5, 4), 3, Fraction(9, 4))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     name=st.sampled_from(["gpipe", "1f1b", "interleaved-1f1b", "zb-h1", "dualpipe-v"]),
     p=st.integers(1, 4),

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
-
+FOLDER = Path(__file__).parent.parent / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 MOST_BYTES = 200_000
 
 
@@ -29,9 +29,21 @@ def shown(cell):
     return texts
 
 
+@pytest.fixture(scope="module")
+def kernel():
+    """One for all: modules stay loaded, names do not."""
+    pytest.importorskip("nbclient")
+    from jupyter_client import KernelManager
+
+    manager = KernelManager(kernel_name="python3")
+    manager.start_kernel(cwd=FOLDER)
+    yield manager
+    manager.shutdown_kernel(now=True)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_notebook_runs_and_shows_what_it_showed(path):
+def test_notebook_runs_and_shows_what_it_showed(path, kernel):
     """To renew what they show: python docs/renew_outputs.py."""
     nbformat = pytest.importorskip("nbformat")
     nbclient = pytest.importorskip("nbclient")
@@ -39,7 +51,8 @@ def test_notebook_runs_and_shows_what_it_showed(path):
     expected = [shown(cell) for cell in predicted(stored)]
     assert any(expected)
     assert path.stat().st_size < MOST_BYTES
-    nbclient.NotebookClient(
-        stored, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
-    ).execute()
-    assert [shown(cell) for cell in predicted(stored)] == expected
+    stored.cells.insert(0, nbformat.v4.new_code_cell("%reset -f"))
+    client = nbclient.NotebookClient(stored, km=kernel, timeout=300)
+    client.execute()
+    client.kc.stop_channels()
+    assert [shown(cell) for cell in predicted(stored)][1:] == expected

@@ -12,8 +12,6 @@ from pipesim.scenario import scenario_from_mapping
 from pipesim.schedules import Shape, generate
 
 SCHEDULES = ("1f1b", "interleaved-1f1b")
-PUBLISHED = [("sc21", "1.7B on 32 GPUs"), ("mlperf", "eos_n64_ngc24.04_nemo v4.0")]
-"""Of arXiv 2104.04473, table 1, and of MLPerf's logs; benchmarks plan more."""
 
 
 def published(set_name, label):
@@ -22,19 +20,23 @@ def published(set_name, label):
     return scenario_from_mapping(rows[0].scenario)
 
 
-@pytest.mark.parametrize(("set_name", "label"), PUBLISHED, ids=[label for _, label in PUBLISHED])
-def test_the_first_choice_is_no_worse_than_the_published_one(set_name, label):
+def test_the_first_choice_is_no_worse_than_the_published_one():
+    """Of arXiv 2104.04473, table 1; benchmarks plan more, with more schedules."""
+    check("sc21", "1.7B on 32 GPUs", ("1f1b",))
+
+
+def check(set_name, label, schedules=SCHEDULES):
     scenario = published(set_name, label)
     expected = predict(scenario).metrics
     assert expected.fits_memory
     free = scenario
     if scenario.layers.kind == "list":
         free = scenario.with_(layers="balanced")
-    found = plan(free, top=1, schedules=SCHEDULES, num_workers=1)
+    found = plan(free, top=1, schedules=schedules, num_workers=1)
     assert found.choices[0].step_time_s <= 1.05 * expected.step_time_s
 
 
-@pytest.mark.parametrize("set_name", ["sc21", "mlperf", "nvidia"])
+@pytest.mark.parametrize("set_name", ["sc21", "mlperf"])
 def test_no_published_configuration_is_called_infeasible(set_name):
     num_seen = 0
     for row in published_set(set_name).rows():

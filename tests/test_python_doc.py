@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.usefixtures("whole_searches")
 RENEWER = runpy.run_path(str(ROOT / "docs" / "renew_outputs.py"))
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from executor_pool import shared_pool
 from matplotlib.figure import Figure
 
 import pipesim
 from pipesim.errors import PipesimError
-from pipesim.executor import RankPool
 from pipesim.schedules import families_named
 
 SCENARIOS = Path(__file__).parent.parent / "scenarios"
@@ -208,8 +208,7 @@ def run():
     scenario = pipesim.Scenario.times(
         ranks=2, microbatches=4, forward=["4 ms", "8 ms"], backward=["8 ms", "16 ms"]
     )
-    with RankPool(2) as pool:
-        return pipesim.execute(scenario, device="emulated", num_steps=3, warmup=1, pool=pool)
+    return pipesim.execute(scenario, device="emulated", num_steps=3, warmup=1, pool=shared_pool())
 
 
 def test_a_run_has_frames_and_a_figure(run):

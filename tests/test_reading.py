@@ -126,8 +126,11 @@ def test_a_byte_order_mark_is_no_part_of_any_text(tmp_path, monkeypatch):
     for kind, (source, arguments) in sources.items():
         path = tmp_path / source.name
         said = []
+        text = source.read_bytes()
+        if kind == "published":
+            text = b"".join(text.splitlines(keepends=True)[:3])
         for mark in (b"", b"\xef\xbb\xbf"):
-            path.write_bytes(mark + source.read_bytes())
+            path.write_bytes(mark + text)
             result = CliRunner().invoke(app, [*arguments, str(path)])
             said.append((result.exit_code, result.output, str(result.exception)))
         assert said[0] == said[1], kind

@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from helpers import costs_of, longest_path
+from helpers import costs_of, examples, longest_path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -108,7 +108,7 @@ def test_a_share_of_a_bubble_holds_under_the_conditions_that_its_summary_names(n
     rounds=st.integers(1, 3),
     times=st.tuples(TIMES, TIMES, TIMES),
 )
-@settings(max_examples=60)
+@examples(60)
 def test_bubble_of_zb_h1_and_interleaved_zero_bubble(name, p, v, rounds, times):
     shape = Shape(p, 1 if name == "zb-h1" else v, p * rounds)
     forward, input_gradient, weight_gradient = times
@@ -121,7 +121,7 @@ def test_bubble_of_zb_h1_and_interleaved_zero_bubble(name, p, v, rounds, times):
 
 
 @given(p=st.integers(1, 6), extra=st.integers(0, 9), times=st.tuples(TIMES, TIMES, TIMES))
-@settings(max_examples=40)
+@examples(40)
 def test_span_bubble_of_zb_h2(p, extra, times):
     weight_gradient, *others = sorted(times)
     shape = Shape(p, 1, 2 * p - 1 + extra)

@@ -3,8 +3,8 @@
 from fractions import Fraction
 
 import numpy as np
-from helpers import costs_of, makespan, random_costs, random_schedule
-from hypothesis import given, settings
+from helpers import costs_of, examples, makespan, random_costs, random_schedule
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.ir import lower
@@ -17,7 +17,7 @@ TENTH = Fraction(1, 10)
 
 
 @given(random=st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_evaluator_and_engine_agree(random):
     schedule = random_schedule(random)
     costs = random_costs(random, schedule, p2p_latency_s=TENTH)

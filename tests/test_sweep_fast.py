@@ -6,8 +6,8 @@ from random import Random
 
 import numpy as np
 import pytest
-from helpers import costs_of, random_costs, random_schedule
-from hypothesis import given, settings
+from helpers import costs_of, examples, random_costs, random_schedule
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipesim.errors import PipesimError, ScenarioError
@@ -46,7 +46,7 @@ def assert_same(found, expected):
         assert found == pytest.approx(float(expected), rel=1e-12, abs=1e-12)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.randoms(use_true_random=False))
 def test_random_schedules_step_by_step_as_the_engine(random):
     random = Random(random.random())

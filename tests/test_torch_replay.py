@@ -63,8 +63,8 @@ def test_the_first_stage_puts_all_of_its_backward_into_w() -> None:
     median = {
         key: np.median(found) for key, found in samples_of_run(emulated("zb-h1", "torch"), "").op_s.items()
     }
-    assert median[Op.I, 0] < 0.002
     # Sleeps never end early; how late they end is the machine's affair.
+    assert median[Op.I, 0] < median[Op.W, 0] / 2
     assert median[Op.W, 0] >= 0.008
     assert 0.005 <= median[Op.I, 1] < median[Op.W, 0] + median[Op.W, 1]
     assert median[Op.W, 1] >= 0.007

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import traced_models
+from executor_pool import shared_pool
 from typer.testing import CliRunner
 
 from pipesim.cli.app import app
@@ -494,7 +495,8 @@ def test_ranks_run_the_scenario_s_own_model():
     workload = workload_from_scenario(scenario, schedule, "cpu")
     assert isinstance(workload, FactoryWorkload)
     assert workload.split.per_stage == (2, 2)
-    done = execute_scenario(scenario, device="cpu", num_steps=1, warmup=0)
+    pool = shared_pool()
+    done = execute_scenario(scenario, device="cpu", num_steps=1, warmup=0, pool=pool)
     assert done is not None
     sends = done.run.timeline.op == Op.SEND_F
     # In float32 on a CPU, in bfloat16 as predicted.
@@ -503,7 +505,8 @@ def test_ranks_run_the_scenario_s_own_model():
     # Two microbatches are in flight on the first of two ranks.
     held, _ = stage_bytes(layers, None, recompute=False)
     assert done.run.peak_activation_bytes[:, 0].max() == 2 * held
-    emulated = execute_scenario(scenario.with_(seed=1), device="emulated", num_steps=1, warmup=0)
+    again = scenario.with_(seed=1)
+    emulated = execute_scenario(again, device="emulated", num_steps=1, warmup=0, pool=pool)
     assert emulated is not None
 
 
