@@ -22,7 +22,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "cluster.intra_node, cluster.inter_node": schema.Link,
     "in_network of a link": schema.Switches,
     "one of cluster.groups": schema.NodeGroupKeys,
-    "one of cluster.site_links": schema.SiteLinkKeys,
+    "one of cluster.site_links": schema.SiteLink,
     "parallel": schema.ParallelKeys,
     "batch": schema.BatchKeys,
     "schedule": schema.ScheduleKeys,

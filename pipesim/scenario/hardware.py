@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pipesim.scenario.schema_cluster import Accelerator as Accelerator
 from pipesim.scenario.schema_cluster import Link as Link
+from pipesim.scenario.schema_cluster import SiteLink as SiteLink
 from pipesim.scenario.schema_cluster import Switches as Switches
 
 PEAK_OF = {"mxfp8": "fp8"}
@@ -19,15 +20,6 @@ class NodeGroup:
     num_nodes: int
     accelerator: Accelerator
     site: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SiteLink:
-    """What connects two data centres: one direction, shared by all devices."""
-
-    latency_s: float
-    bytes_per_s: float
-    usd_per_byte: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

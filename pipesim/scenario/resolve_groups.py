@@ -72,12 +72,12 @@ def _links(keys: ClusterKeys, names: list[str | None], notes: Notes) -> dict[tup
         first, second = sorted(names.index(name) for name in link.between)
         if (first, second) in links:
             raise ScenarioError(f"{' and '.join(link.between)} have a link already", key=f"{where}.between")
-        if not link.bandwidth:
+        if not link.bytes_per_s:
             raise ScenarioError("found 0; a rate above 0 is needed", key=f"{where}.bandwidth")
-        links[first, second] = SiteLink(float(link.latency), link.bandwidth, link.usd_per_gb / 1e9)
+        links[first, second] = link
         notes.echo[where] = (
-            f"{' - '.join(link.between)}: {units.format_bytes_per_s(link.bandwidth)}, "
-            f"{units.format_time_s(float(link.latency))}, shared by all devices"
+            f"{' - '.join(link.between)}: {units.format_bytes_per_s(link.bytes_per_s)}, "
+            f"{units.format_time_s(link.latency_s)}, shared by all devices"
         )
     for pair in combinations(range(len(names)), 2):
         if pair not in links:

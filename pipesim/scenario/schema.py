@@ -48,7 +48,7 @@ from pipesim.scenario.schema_cluster import Keys as Keys
 from pipesim.scenario.schema_cluster import Link as Link
 from pipesim.scenario.schema_cluster import NodeGroupKeys as NodeGroupKeys
 from pipesim.scenario.schema_cluster import PeakKeys as PeakKeys
-from pipesim.scenario.schema_cluster import SiteLinkKeys as SiteLinkKeys
+from pipesim.scenario.schema_cluster import SiteLink as SiteLink
 from pipesim.scenario.schema_cluster import Switches as Switches
 from pipesim.scenario.schema_conditions import Documents as Documents
 from pipesim.scenario.schema_conditions import Jitter, NetworkRules, Offload, Reliability

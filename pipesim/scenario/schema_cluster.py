@@ -16,7 +16,6 @@ from pipesim.scenario.quantities import (
     NumberOrZero,
     PositiveBytes,
     PositiveNumber,
-    Seconds,
     Share,
 )
 
@@ -136,15 +135,21 @@ class NodeGroupKeys(Keys):
     site: str | None = Field(None, description="data centre that they stand in, where there are several")
 
 
-class SiteLinkKeys(Keys):
+class SiteLink(Keys):
     """One of ``cluster.site_links:``, all that connects two data centres."""
 
     between: list[str] = Field(description="the two sites, such as [oslo, rome]")
-    latency: Seconds = Field(description="latency of a message, such as 40 ms")
-    bandwidth: BytesPerS = Field(
-        description="rate of one direction for all devices together, such as 100 Gbit/s"
+    latency_s: FloatSeconds = Field(alias="latency", description="latency of a message, such as 40 ms")
+    bytes_per_s: BytesPerS = Field(
+        alias="bandwidth",
+        description="rate of one direction for all devices together, such as 100 Gbit/s",
     )
-    usd_per_gb: NumberOrZero = Field(0.0, description="price of what is sent, in USD for each GB")
+    usd_per_gb: NumberOrZero = Field(default=0.0, description="price of what is sent, in USD for each GB")
+
+    @property
+    def usd_per_byte(self) -> float:
+        """Price of a byte."""
+        return self.usd_per_gb / 1e9
 
 
 class ClusterKeys(Keys):
@@ -162,7 +167,7 @@ class ClusterKeys(Keys):
         default_factory=list,
         description="unlike nodes, in place of accelerator and num_nodes: those of each group in a row",
     )
-    site_links: list[SiteLinkKeys] = Field(
+    site_links: list[SiteLink] = Field(
         default_factory=list, description="links between the data centres that groups name"
     )
     intra_node: Link = Field(
