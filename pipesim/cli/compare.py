@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,8 @@ from pipesim.files import check_outputs
 from pipesim.questions import Comparison
 from pipesim.questions import compare as compare_schedules
 from pipesim.questions.memory_advice import changes_for_memory
+from pipesim.questions.second_process import SecondProcess
+from pipesim.schedules import families_named
 from pipesim.show.amounts import percent, seconds
 from pipesim.show.blocks import Block, Table
 from pipesim.show.comparison_lines import comparison_lines
@@ -57,16 +60,19 @@ def compare(
             raise ScenarioError(f"found {text!r}; RANK=FACTOR is needed, such as 3=1.1", key="--slow-rank")
     overrides = advice.overrides(wanted.overrides)
     overrides += [f"jitter.slow_ranks.{text}" for text in slow_rank or ()]
-    asked = replace(wanted, overrides=overrides).read()
-    with terminal.progress_bar("comparing", quiet=as_json) as progress:
-        comparison = compare_schedules(
-            asked,
-            schedules=advice.names,
-            chunks=options.parse_counts(wanted.chunks, "--chunks"),
-            num_repeats=repeats,
-            framework=advice.framework,
-            progress=progress,
-        )
+    searches = any(one.searches for one in families_named(advice.names))
+    with SecondProcess(searches, meanwhile=_load_figures if plot else lambda: None) as second:
+        asked = replace(wanted, overrides=overrides).read()
+        with terminal.progress_bar("comparing", quiet=as_json) as progress:
+            comparison = compare_schedules(
+                asked,
+                schedules=advice.names,
+                chunks=options.parse_counts(wanted.chunks, "--chunks"),
+                num_repeats=repeats,
+                framework=advice.framework,
+                second=second,
+                progress=progress,
+            )
     drawn = ""
     if plot is not None:
         drawn = _draw(comparison, plot, None if draw_all or advice.schedules else _NUM_DRAWN, window)
@@ -97,6 +103,10 @@ def _details(comparison: Comparison) -> Iterator[Block]:
     yield from framework_lines(comparison.results)
     yield from (f"skipped: {skipped.schedule}: {skipped.reason}" for skipped in comparison.skipped)
     yield from notes(comparison.results, changes_for_memory)
+
+
+def _load_figures() -> None:
+    import_module("pipesim.show.figures")
 
 
 def _draw(comparison: Comparison, path: Path, at_most: int | None, window: str | None) -> str:

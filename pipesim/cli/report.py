@@ -16,9 +16,10 @@ from pipesim.questions import Comparison, compare
 from pipesim.questions.compare import rank_in_table
 from pipesim.questions.judgement import judge
 from pipesim.questions.memory_advice import changes_for_memory
+from pipesim.questions.second_process import SecondProcess
 from pipesim.reading import read_text
 from pipesim.scenario import ResolvedScenario, load_scenario
-from pipesim.schedules import family
+from pipesim.schedules import families_named, family
 from pipesim.show.decision import Answer
 
 
@@ -32,39 +33,41 @@ def report(
     as_json: options.AsJson = False,
 ) -> None:
     """Write one page that says which schedule to run and why; the answer is printed too."""
-    from pipesim.show.report import report_page
-
     check_outputs(output, inputs=(scenario,))
-    asked = load_scenario(scenario, advice.overrides(overrides))
-    if asked.schedule.name is not None:
-        family(asked.schedule.name)  # an unknown one is a mistake, one that cannot run is an answer
-    text = read_text(scenario)
-    if not text:
-        raise ScenarioError(
-            "can be read only once; the page shows it, so a file is needed", file=str(scenario)
-        )
-    with terminal.progress_bar("comparing", quiet=as_json) as progress:
-        comparison = compare(
-            asked,
-            schedules=advice.names,
-            chunks=options.parse_counts(chunks, "--chunks"),
-            framework=advice.framework,
-            progress=progress,
-        )
-        answer = _answer(asked, comparison)
-        progress("pictures")
-        flags = [("--set", value) for value in overrides or ()]
-        flags += [
-            (flag, value)
-            for flag, value in (
-                ("--schedules", advice.schedules),
-                ("--chunks", chunks),
-                ("--headroom", advice.headroom),
-                ("--framework", advice.framework),
+    with SecondProcess(any(one.searches for one in families_named(advice.names))) as second:
+        from pipesim.show.report import report_page
+
+        asked = load_scenario(scenario, advice.overrides(overrides))
+        if asked.schedule.name is not None:
+            family(asked.schedule.name)  # an unknown one is a mistake, one that cannot run is an answer
+        text = read_text(scenario)
+        if not text:
+            raise ScenarioError(
+                "can be read only once; the page shows it, so a file is needed", file=str(scenario)
             )
-            if value is not None
-        ]
-        made = report_page(asked, answer, text=text, flags=flags, changes_for_memory=changes_for_memory)
+        with terminal.progress_bar("comparing", quiet=as_json) as progress:
+            comparison = compare(
+                asked,
+                schedules=advice.names,
+                chunks=options.parse_counts(chunks, "--chunks"),
+                framework=advice.framework,
+                second=second,
+                progress=progress,
+            )
+            answer = _answer(asked, comparison)
+            progress("pictures")
+            flags = [("--set", value) for value in overrides or ()]
+            flags += [
+                (flag, value)
+                for flag, value in (
+                    ("--schedules", advice.schedules),
+                    ("--chunks", chunks),
+                    ("--headroom", advice.headroom),
+                    ("--framework", advice.framework),
+                )
+                if value is not None
+            ]
+            made = report_page(asked, answer, text=text, flags=flags, changes_for_memory=changes_for_memory)
     write_text(output, made)
     if as_json:
         terminal.print_json(answer.to_dict())

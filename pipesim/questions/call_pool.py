@@ -198,14 +198,14 @@ def _submit(executor: ProcessPoolExecutor, function: Callable[..., Value], *argu
     """Submit from a thread, where no signal breaks off the start of a process half-way."""
 
     def submit() -> Future[Value]:
-        with _unheard_by_children():
+        with unheard_by_children():
             return executor.submit(function, *arguments)
 
     return beside(submit)()
 
 
 @contextmanager
-def _unheard_by_children() -> Iterator[None]:
+def unheard_by_children() -> Iterator[None]:
     """Let processes that start inside not hear Ctrl-C, which a terminal sends to all: this one ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

@@ -22,6 +22,7 @@ from pipesim.prediction import (
 )
 from pipesim.questions.chunk_advice import one_chunk_note
 from pipesim.questions.judgement import Judgement, judge
+from pipesim.questions.second_process import SecondProcess
 from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.schedules import Family, families_named, family
 from pipesim.schedules.frameworks import find_framework
@@ -136,6 +137,7 @@ def compare(
     num_repeats: int | None = None,
     framework: str | None = None,
     timing: Timing = "engine",
+    second: SecondProcess | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Comparison:
     """Simulate schedules of the registry in one scenario.
@@ -155,6 +157,8 @@ def compare(
         is the scenario's `headroom`.
     timing : {"engine", "fast", "compiled"}
         What times them; see `pipesim.prediction.predict`.
+    second : SecondProcess, optional
+        Where an order is searched for while the others run.
     progress : Callable
         Told the name of each run before it starts.
 
@@ -177,18 +181,31 @@ def compare(
     if scenario.schedule.csv is not None:
         prepared = prepare(scenario)
         ran.append((predict_prepared(prepared, timing=timing), prepared))
-    for one in chosen:
-        for num_chunks in chunk_counts(one, chunks, scenario):
-            label = one.name if num_chunks == 1 else f"{one.name} v{num_chunks}"
-            progress(label)
-            try:
-                prepared = prepare(scenario, one.name, num_chunks=num_chunks, programs=programs)
-                ran.append((predict_prepared(prepared, timing=timing), prepared))
-            except PipesimError as error:
-                skipped.append(Skipped(label, error.headline))
-                continue
-            if one.chunks is None and num_chunks == 1:
-                open_to_chunks.append(one.name)
+    runs = [(one, count) for one in chosen for count in chunk_counts(one, chunks, scenario)]
+    elsewhere = {
+        place: second.prepare(scenario, one.name, count)
+        for place, (one, count) in enumerate(runs)
+        if second and one.searches
+    }
+    outcomes: dict[int, tuple[Prediction, Prepared] | Skipped] = {}
+    for place in sorted(range(len(runs)), key=lambda place: place in elsewhere):
+        one, num_chunks = runs[place]
+        label = one.name if num_chunks == 1 else f"{one.name} v{num_chunks}"
+        progress(label)
+        try:
+            found = elsewhere[place]() if place in elsewhere else None
+            prepared = found or prepare(scenario, one.name, num_chunks=num_chunks, programs=programs)
+            outcomes[place] = predict_prepared(prepared, timing=timing), prepared
+        except PipesimError as error:
+            outcomes[place] = Skipped(label, error.headline)
+    for place, (one, num_chunks) in enumerate(runs):
+        outcome = outcomes[place]
+        if isinstance(outcome, Skipped):
+            skipped.append(outcome)
+            continue
+        ran.append(outcome)
+        if one.chunks is None and num_chunks == 1:
+            open_to_chunks.append(one.name)
     if not ran:
         reasons = "".join(f"\n  {s.schedule}: {s.reason}" for s in skipped)
         raise InfeasibleError(f"no schedule can run in this scenario:{reasons}")

@@ -129,6 +129,11 @@ class Family:
     rivals: Callable[[Shape, CostTable], Iterable[Schedule]] | None = None
     needs_costs: bool = False
 
+    @property
+    def searches(self) -> bool:
+        """Whether the order is searched for, which takes longer than all other schedules together."""
+        return self.rivals is not None
+
     def check(self, shape: Shape) -> None:
         """Raise `ScheduleError` where the shape breaks a rule; names the nearest legal m."""
         unknown = sorted(set(shape.options) - set(self.options))

@@ -180,12 +180,12 @@ class Search:
 
     def _peaks(self, word: Word) -> priorities.Ints:
         """Most microbatches that each stage holds under a word."""
-        num_stages = self.problem.num_stages
+        num_stages, symbols = self.problem.num_stages, word.reshape(self.problem.num_ranks, -1)
         peaks = np.zeros(num_stages, np.int32)
-        for symbols in word.reshape(self.problem.num_ranks, -1):
-            for stage in np.unique(symbols[symbols < num_stages]):
-                steps = (symbols == stage).astype(np.int32) - (symbols == 2 * num_stages + stage)
-                peaks[stage] = np.cumsum(steps).max()
+        for stages in self.problem.stages.T:
+            of_ranks = stages[:, None]
+            steps = (symbols == of_ranks).astype(np.int32) - (symbols == 2 * num_stages + of_ranks)
+            peaks[stages] = np.cumsum(steps, axis=1).max(axis=1)
         return peaks
 
     def _move(self, starts: Sequence[tuple[float, Word]], share: float, factors: Sequence[float]) -> None:

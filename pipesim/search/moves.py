@@ -12,7 +12,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.search.word_timing import NOBODY, Ints, Pipeline, Scratch, copy_into, time_word
+from pipesim.search.word_timing import (
+    NOBODY,
+    Floats,
+    Indices,
+    Ints,
+    Pipeline,
+    Scratch,
+    copy_into,
+    time_word,
+)
 from pipesim.timing.compiling import compiled, compiled_part
 
 State = npt.NDArray[np.uint64]
@@ -112,7 +121,10 @@ def _improve(
     mean: float,
 ) -> float:
     # What is called in one place only is compiled in one place only.
-    num_rows = len(word)
+    num_rows, m = len(word), pipeline.num_microbatches
+    rank_of, producer, consumer = pipeline.rank_of, pipeline.producer, pipeline.consumer
+    change, limit = pipeline.change, pipeline.limit
+    start, end, row_of = scratch.start, scratch.end, scratch.row_of
     turn, count, path, touched, kept, best_word = room
     current = makespan + TIE * mean
     best, best_makespan = current, makespan
@@ -122,12 +134,12 @@ def _improve(
             break
         if accepted:
             _number(word, turn, count, touched)
-            path_length = _critical_path(pipeline, word, turn, scratch, path)
+            path_length = _critical_path(m, producer, word, turn, start, end, row_of, path, len(limit))
         on_path = uniform(state) < CRITICAL
         row = path[int(uniform(state) * path_length)] if on_path else int(uniform(state) * num_rows)
-        _move(pipeline, word, turn, state, row, touched)
+        _move(rank_of, producer, consumer, change, limit, word, turn, state, row, touched)
         value, slack = np.inf, 0.0
-        if _allowed(pipeline, word, count, touched):
+        if _allowed(change, limit, word, count, touched):
             timings += 1
             cooling = 1 - timings / num_timings
             slack = temperature * cooling * cooling * uniform(state) ** 3
@@ -156,31 +168,37 @@ def _copy_touched(target: Ints, source: Ints, touched: Flags) -> None:
 
 
 @compiled_part
+def _clear(count: Ints) -> None:
+    for symbol in range(len(count)):
+        count[symbol] = 0
+
+
+@compiled_part
 def _number(word: Ints, turn: Ints, count: Ints, touched: Flags) -> None:
     """Write the microbatch of each row of the ranks that a move changed."""
     length = len(word) // len(touched)
     for rank in range(len(touched)):
         if touched[rank]:
-            count[:] = 0
+            _clear(count)
             for row in range(rank * length, (rank + 1) * length):
                 turn[row] = count[word[row]]
                 count[word[row]] += 1
 
 
 @compiled_part
-def _allowed(pipeline: Pipeline, word: Ints, count: Ints, touched: Flags) -> bool:
+def _allowed(change: Floats, limit: Floats, word: Ints, count: Ints, touched: Flags) -> bool:
     """Whether some rank was touched and all these hold within their limits and run each W after its I."""
-    num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
+    num_stages, length = len(change) // 3, len(word) // len(limit)
     some = False
     for rank in range(len(touched)):
         if not touched[rank]:
             continue
         some, held = True, 0.0
-        count[:] = 0
+        _clear(count)
         for row in range(rank * length, (rank + 1) * length):
             symbol = word[row]
-            held += pipeline.change[symbol]
-            if held > pipeline.limit[rank]:
+            held += change[symbol]
+            if held > limit[rank]:
                 return False
             if symbol >= 2 * num_stages and count[symbol] == count[symbol - num_stages]:
                 return False
@@ -189,12 +207,24 @@ def _allowed(pipeline: Pipeline, word: Ints, count: Ints, touched: Flags) -> boo
 
 
 @compiled_part
-def _move(pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, touched: Flags) -> None:
+def _move(
+    rank_of: Indices,
+    producer: Indices,
+    consumer: Indices,
+    change: Floats,
+    limit: Floats,
+    word: Ints,
+    turn: Ints,
+    state: State,
+    row: int,
+    touched: Flags,
+) -> None:
     """Draw a move of an action near a row; mark the ranks that it changes, none where it leads nowhere."""
-    length = len(word) // len(pipeline.limit)
+    length = len(word) // len(limit)
     rank = row // length
     first, last = rank * length, (rank + 1) * length - 1
-    touched[:] = False
+    for other in range(len(touched)):
+        touched[other] = False
     row = min(max(row + int(uniform(state) * 3) - 1, first), last)
     distance = 1
     while distance < length and uniform(state) < FARTHER:
@@ -212,50 +242,58 @@ def _move(pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, to
                 _shift(word, row + step * place, goal + step * place)
     elif word[row] != word[goal]:
         if kind < EXCHANGES:
-            _exchange_along(pipeline, word, turn, state, row, goal, touched)
+            _exchange_along(rank_of, producer, consumer, word, turn, state, row, goal, touched)
         elif kind < EXCHANGES + SINGLES:
-            target = _reachable(pipeline, word, turn, row, goal)
+            target = _reachable(change, limit, word, turn, row, goal)
             touched[rank] = target != row
             _shift(word, row, target)
         else:
-            _shift_along(pipeline, word, turn, state, row, goal, touched)
+            _shift_along(rank_of, producer, consumer, word, turn, state, row, goal, touched)
 
 
 @compiled_part
-def _reachable(pipeline: Pipeline, word: Ints, turn: Ints, row: int, goal: int) -> int:
+def _reachable(change: Floats, limit: Floats, word: Ints, turn: Ints, row: int, goal: int) -> int:
     """Row nearest to `goal` to which an action can move: within memory, in order with its own kind."""
-    num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
-    symbol, k, limit = word[row], turn[row], pipeline.limit[row // length]
-    change, step = pipeline.change[symbol], 1 if goal > row else -1
+    num_stages, length = len(change) // 3, len(word) // len(limit)
+    symbol, k, most = word[row], turn[row], limit[row // length]
+    own, step = change[symbol], 1 if goal > row else -1
     held = 0.0
     for before in range(row // length * length, row + 1 if goal > row else row):
-        held += pipeline.change[word[before]]
+        held += change[word[before]]
     target = row
     while target != goal:
         other = word[target + step]
         if other == symbol or (other == symbol + step * num_stages and turn[target + step] == k):
             break
         if step > 0:
-            held += pipeline.change[other]
-        if held - step * change > limit:
+            held += change[other]
+        if held - step * own > most:
             break
         if step < 0:
-            held -= pipeline.change[other]
+            held -= change[other]
         target += step
     return target
 
 
 @compiled_part
 def _shift_along(
-    pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, goal: int, touched: Flags
+    rank_of: Indices,
+    producer: Indices,
+    consumer: Indices,
+    word: Ints,
+    turn: Ints,
+    state: State,
+    row: int,
+    goal: int,
+    touched: Flags,
 ) -> None:
     """Shift an action, and those of its microbatch on the following or preceding ranks as far."""
-    num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
+    num_stages, length = len(rank_of), len(word) // len(touched)
     symbol, k, by = word[row], turn[row], goal - row
     onward, with_weights = uniform(state) < 0.5, uniform(state) < WITH_W
-    way = pipeline.consumer if onward else pipeline.producer
+    way = consumer if onward else producer
     while symbol != NOBODY:
-        rank = pipeline.rank_of[symbol % num_stages]
+        rank = rank_of[symbol % num_stages]
         touched[rank] = True
         first, last = rank * length, (rank + 1) * length - 1
         row = _row_of(word, symbol, k, first)
@@ -276,14 +314,21 @@ def _shift_along(
 
 @compiled_part
 def _exchange_along(
-    pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, other: int, touched: Flags
+    rank_of: Indices,
+    producer: Indices,
+    consumer: Indices,
+    word: Ints,
+    turn: Ints,
+    state: State,
+    row: int,
+    other: int,
+    touched: Flags,
 ) -> None:
     """Exchange two actions, and their microbatches' actions on the next ranks where both go the same way."""
-    num_stages, rank_of = len(pipeline.rank_of), pipeline.rank_of
-    length = len(word) // len(pipeline.limit)
+    num_stages, length = len(rank_of), len(word) // len(touched)
     symbol, k, partner, j = word[row], turn[row], word[other], turn[other]
-    onward, back = pipeline.consumer, pipeline.producer
-    way, other_way = (onward, back) if uniform(state) < 0.5 else (back, onward)
+    onward = uniform(state) < 0.5
+    way, other_way = (consumer if onward else producer), (producer if onward else consumer)
     while True:
         touched[row // length] = True
         word[row], word[other] = partner, symbol
@@ -321,22 +366,31 @@ def _shift(word: Ints, source: int, target: int) -> None:
 
 
 @compiled_part
-def _critical_path(pipeline: Pipeline, word: Ints, turn: Ints, scratch: Scratch, path: Ints) -> int:
+def _critical_path(
+    m: int,
+    producer_of: Indices,
+    word: Ints,
+    turn: Ints,
+    start: Floats,
+    end: Floats,
+    row_of: Ints,
+    path: Ints,
+    num_ranks: int,
+) -> int:
     """List rows on one longest path, last first; return how many."""
-    m = pipeline.num_microbatches
-    length = len(word) // len(pipeline.limit)
+    length = len(word) // num_ranks
     row = length - 1
-    for rank in range(1, len(pipeline.limit)):
-        if scratch.end[(rank + 1) * length - 1] > scratch.end[row]:
+    for rank in range(1, num_ranks):
+        if end[(rank + 1) * length - 1] > end[row]:
             row = (rank + 1) * length - 1
     found = 0
     while True:
         path[found] = row
         found += 1
-        if row % length != 0 and scratch.end[row - 1] == scratch.start[row]:
+        if row % length != 0 and end[row - 1] == start[row]:
             row -= 1
             continue
-        producer = pipeline.producer[word[row]]
+        producer = producer_of[word[row]]
         if producer == NOBODY:
             return found
-        row = scratch.row_of[producer * m + turn[row]]
+        row = row_of[producer * m + turn[row]]

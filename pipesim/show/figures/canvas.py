@@ -115,9 +115,26 @@ def quiet_glyphs() -> Iterator[None]:
 def png(figure: Figure, dots_an_inch: int = _DOTS_AN_INCH) -> bytes:
     """Draw a figure as a PNG, the same bytes every time."""
     stream = io.BytesIO()
-    with quiet_glyphs():
+    with quiet_glyphs(), _laid_out(figure, dots_an_inch):
         figure.savefig(stream, format="png", dpi=dots_an_inch)
     return stream.getvalue()
+
+
+@contextmanager
+def _laid_out(figure: Figure, dots_an_inch: int) -> Iterator[None]:
+    """Lay a figure out by itself; `savefig` draws all of it once more for that."""
+    before, engine = figure.dpi, figure.get_layout_engine()
+    if engine is None:
+        yield
+        return
+    figure.dpi = dots_an_inch
+    engine.execute(figure)
+    figure.set_layout_engine("none")
+    try:
+        yield
+    finally:
+        figure.set_layout_engine(engine)
+        figure.dpi = before
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
@@ -129,9 +146,12 @@ def save_figure(figure: Figure, path: str | Path) -> None:
         If the name ends in neither, or the place cannot be written to.
     """
     check_picture(path)
-    with complete_file(path) as temporary, rc_context({"svg.hashsalt": "pipesim"}), quiet_glyphs():
-        dated = {"Date": None} if temporary.suffix.lower() == ".svg" else None
-        figure.savefig(temporary, dpi=_DOTS_AN_INCH, metadata=dated)
+    with complete_file(path) as temporary:
+        if temporary.suffix.lower() == ".png":
+            temporary.write_bytes(png(figure))
+            return
+        with rc_context({"svg.hashsalt": "pipesim"}), quiet_glyphs():
+            figure.savefig(temporary, dpi=_DOTS_AN_INCH, metadata={"Date": None})
 
 
 def letters_on(colour: tuple[float, float, float]) -> str:
