@@ -28,8 +28,8 @@ def scenario():
     return load_scenario(TEACHING, ["parallel.virtual_stages=2"])
 
 
-@pytest.fixture(scope="module")
-def alone(scenario):
+@pytest.fixture
+def alone(scenario, whole_searches):
     return compare(scenario, schedules=NAMES).to_dict()
 
 
