@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipesim.evidence.published import SETS, Report, judge
-from pipesim.evidence.published.judge import by_domain
+from pipesim.evidence.published.judge import bands_summary, by_domain
 from pipesim.evidence.published.row_pairs import pairs_summary
 from pipesim.prediction import Programs
 from pipesim.show.amounts import optional, percent, signed_percent
@@ -41,6 +41,10 @@ def renewed(readme: str, reports: Mapping[str, Report]) -> str:
     readme = re.sub(r"(collectives of any size: )[\d.]+ %", rf"\g<1>{collectives}", readme)
     domains = "".join(f"| {' | '.join(_domain_cells(one))} |\n" for one in by_domain(list(reports.values())))
     readme = re.sub(r"(\| efficiency set \|.*\n\|[-|]+\|\n)(?:\|.*\n)+", rf"\g<1>{domains}", readme)
+    found = bands_summary(list(reports.values()))
+    share, width = optional(found["coverage"], lambda one: f"{100 * one:.0f} %"), found["half_width"]
+    words = f"({share} of all {found['rows']}; median half-width {width:.3f})"
+    readme = re.sub(r"\(\d+ % of all \d+; median half-width [\d.]+\)", words, readme)
     pairs = pairs_summary(list(reports.values()))
     right, inside = (f"{100 * pairs[key]:.0f} %" for key in ("ordered_right_of_unlike", "coverage"))
     readme = re.sub(r"shared: \S+(?: %)? of the pairs", f"shared: {right} of the pairs", readme)

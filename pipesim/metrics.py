@@ -262,6 +262,13 @@ def _step_end(timeline: Timeline, last_end: Any) -> tuple[Any, Any]:
     return sync_end, max(sync_end, timeline.end_s[stepped].max()) if stepped.any() else sync_end
 
 
+def whole_step_s(timeline: Timeline) -> float:
+    """Seconds of a step, as `measure` finds them, and nothing else."""
+    computing = timeline.compute
+    start, last_end = timeline.start_s[computing].min(), timeline.end_s[computing].max()
+    return as_number(_step_end(timeline, last_end)[1] - start)
+
+
 def longest_own_step_s(timeline: Timeline) -> float:
     """Longest time of a rank from its first start to the end of its own synchronisation and optimizer.
 

@@ -4,8 +4,10 @@ import csv
 import json
 import math
 import runpy
+from collections import defaultdict
 from dataclasses import replace
 from importlib import resources
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -14,12 +16,14 @@ from typer.testing import CliRunner
 
 from pipesim.cli.app import app
 from pipesim.errors import ScenarioError
-from pipesim.evidence.published import SETS, halves, judge, published_set, resolved, usable
+from pipesim.evidence.published import SETS, halves, judge, predict_row, published_set, resolved, usable
 from pipesim.evidence.published.judge import by_domain, coverage
-from pipesim.evidence.published.row_pairs import pairs_summary
+from pipesim.evidence.published.row_pairs import close_half_width, pairs_summary
 from pipesim.metrics import longest_own_step_s
 from pipesim.prediction import Programs, predict
+from pipesim.prediction.differences import MEASURED_TIMES, POOLED
 from pipesim.scenario import load_scenario
+from pipesim.scenario.domain import band_of
 
 ROOT = Path(__file__).parent.parent
 STEP_SETS = [one for one in SETS.values() if one.quantity == "step_time_s"]
@@ -100,12 +104,39 @@ def test_the_bands_hold_on_rows_that_were_not_fitted(reports):
     assert coverage([wide]) == 0.0
 
 
+def test_the_extrapolated_flash_set_holds_its_band_on_rows_that_had_a_flash_kernel():
+    programs = Programs()
+    for row in usable(SETS["vocabulary"].rows()):
+        of_flash = replace(row, scenario={**row.scenario, "efficiency": "a100-megatron-flash"})
+        scenario = resolved(of_flash)
+        predicted_s = predict_row("step_time_s", of_flash, scenario, programs)
+        half_width = band_of(scenario, scenario.schedule.name).half_width
+        assert abs(math.log(row.measured / predicted_s)) <= half_width < 0.25
+
+
 def test_pairs_that_somebody_chose_between_are_ordered_right(reports):
     """Goals: nine of ten pairs ordered right; nine of ten within the band of the difference."""
     found = pairs_summary(list(reports.values()))
     assert found["of_unlike_scenarios"] > 300
     assert found["ordered_right_of_unlike"] >= 0.9
     assert 0.85 <= found["coverage"] <= 0.95
+    for kind, (number, close) in POOLED.items():
+        pairs = found["by_what_differs"][kind]
+        assert pairs["pairs"] == number
+        assert pairs["close"] == pytest.approx(close, abs=5e-4)
+        assert pairs["coverage"] >= 0.85
+    groups = defaultdict(list)
+    for one in reports["zero-bubble"].rows:
+        if one.predicted is not None:
+            groups[one.row.group].append((math.log(one.row.measured), math.log(one.predicted)))
+    apart = [
+        (first[0] - second[0], first[1] - second[1])
+        for rows in groups.values()
+        for first, second in combinations(rows, 2)
+    ]
+    number, close = MEASURED_TIMES
+    assert len(apart) == number
+    assert close_half_width(apart) == pytest.approx(close, abs=5e-4)
 
 
 def test_a_line_that_is_no_row_hides_no_other(tmp_path):
@@ -131,6 +162,15 @@ def test_every_row_is_shown_with_its_source_or_the_reason_it_is_not(reports):
         for one in report.rows:
             assert one.row.source
             assert (one.error is None) == (one.row.left_out is not None)
+
+
+def test_rows_that_differ_in_name_and_release_alone_share_a_prediction():
+    row = next(one for one in usable(SETS["bridge"].rows()) if one.scenario["efficiency"]["release"])
+    renamed = {**row.scenario, "name": "x", "efficiency": {**row.scenario["efficiency"], "release": "99"}}
+    assert replace(row, scenario=renamed, measured=1.0).decides == row.decides
+    batch = {**row.scenario["batch"], "global": 2 * row.scenario["batch"]["global"]}
+    assert replace(row, scenario={**row.scenario, "batch": batch}).decides != row.decides
+    assert replace(row, extra={"steps_overlap": True}).decides != row.decides
 
 
 def test_the_halves_do_not_look_at_results():

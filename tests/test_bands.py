@@ -76,14 +76,55 @@ def test_configurations_of_one_model_share_errors():
     one, other = predicted(), predicted(schedule="gpipe")
     found = difference(one, other)
     assert found.log_ratio == pytest.approx(math.log(one.step_time_s / other.step_time_s))
-    assert found.half_width == pytest.approx(math.hypot(0.05, 0.3 * found.log_ratio))
-    assert difference(one, one).half_width == pytest.approx(0.05)
+    assert found.half_width == pytest.approx(math.hypot(0.04, 0.3 * found.log_ratio))
+    assert found.basis == "46 published pairs of schedules in all sets, as h100-nemo has none"
     assert not difference(one, one).is_certain
+    cut = predicted(parallel={"pipeline": 2, "tensor": 8, "sequence_parallel": True})
+    assert "pairs of cuts" in difference(one, cut).basis
     unlike = predicted(model={"preset": "qwen3-32b", "num_hidden_layers": 16})
     bands = one.band.half_width, unlike.band.half_width
     assert difference(one, unlike).half_width == pytest.approx(math.hypot(*bands))
     narrow = replace(found, half_width=0.01, log_ratio=0.02)
     assert narrow.is_certain
+
+
+def test_a_set_with_pairs_of_its_own_is_as_sure_as_they_are():
+    """BLOOM's grid told cuts apart less well than all sets do."""
+    cluster = {"accelerator": "a100-sxm-80", "num_nodes": 4, "inter_node": "ib-hdr"}
+    grid = {"cluster": cluster, "model": "gpt3-175b", "efficiency": "a100-megatron-deepspeed-bloom"}
+    grid["precision"] = {"compute": "fp16"}
+    one = predicted(**grid, parallel={"pipeline": 4, "tensor": 8})
+    cut = predicted(**grid, parallel={"pipeline": 8, "tensor": 4})
+    (known,) = one.scenario.efficiency.domains
+    found = difference(one, cut)
+    assert found.half_width == pytest.approx(math.hypot(known.cut_close, 0.3 * found.log_ratio))
+    assert found.basis == f"{known.cut_pairs} published pairs of cuts in a100-megatron-deepspeed-bloom"
+    assert known.cut_close > 0.057
+    default = predicted(**{**grid, "efficiency": "a100-megatron"}, parallel={"pipeline": 4, "tensor": 8})
+    assert difference(one, default).basis.startswith("both bands, as models, sets")
+
+
+def test_the_a100_with_a_flash_kernel_is_extrapolated_and_says_so():
+    """The rows are of 2022's unfused attention: the widest rule's band, and less time and memory."""
+    cluster = {"accelerator": "a100-sxm-80", "num_nodes": 4, "inter_node": "ib-hdr"}
+    a100 = {"cluster": cluster, "model": "gpt3-175b"}
+    a100["parallel"] = {"pipeline": 4, "tensor": 8, "sequence_parallel": True}
+    unfused, flash = predicted(**a100), predicted(**a100, efficiency="a100-megatron-flash")
+    assert unfused.scenario.efficiency.name == "a100-megatron"
+    assert unfused.inferred["efficiency.attention_kernel"] == "unfused (of a100-megatron)"
+    assert flash.band.half_width == pytest.approx(math.hypot(0.206, 0.065))
+    assert flash.band.half_width > unfused.band.half_width
+    assert "extrapolated: no row of a100-megatron-flash was measured" in "; ".join(flash.warnings)
+    assert flash.step_time_s < unfused.step_time_s
+    assert flash.memory < unfused.memory
+    fitted = ("gemm", "layer_overhead_s", "attention", "memory", "unaligned_gemm", "scatter_gather")
+    for name in fitted:
+        assert getattr(flash.scenario.efficiency, name) == getattr(unfused.scenario.efficiency, name)
+    (of_flash,), (of_unfused,) = (one.scenario.efficiency.domains for one in (flash, unfused))
+    assert of_flash.unseen == of_unfused.unseen
+    stated = predicted(**a100, efficiency={"attention_kernel": "flash"})
+    assert any("no dense row with flash attention in a100-megatron" in words for words in stated.warnings)
+    assert stated.band.half_width == pytest.approx(flash.band.half_width)
 
 
 def test_a_measured_time_beyond_all_bounds_lies_outside_the_band():

@@ -9,6 +9,7 @@ from itertools import product
 import pytest
 
 from pipesim import Scenario, compare
+from pipesim.prediction import difference
 from pipesim.questions.judgement import judge
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.show.advice_lines import advice_lines
@@ -49,14 +50,14 @@ def test_the_advice_can_be_run_has_room_and_is_not_beaten(case, framework, judge
     assert wanted is None or wanted in best.run.frameworks
     for row in judged.rows:
         if row.standing == "fits" and row.runs_by == "name":
-            assert best.run.step_time_s <= row.run.step_time_s * (1 + judged.band)
+            assert best.run.step_time_s <= row.run.step_time_s or not row.difference.is_certain
     assert {row.run.label for row in judged.ties} == {
         row.run.label
         for row in judged.rows
         if row is not best
         and row.standing == "fits"
         and (wanted is None or row.runs_by != "")
-        and abs(row.run.step_time_s / best.run.step_time_s - 1) <= judged.band
+        and not difference(row.run, best.run).is_certain
     }
 
 

@@ -41,7 +41,7 @@ def accuracy(
 ) -> None:
     """Predict published measurements and print how far off each prediction is."""
     from pipesim.evidence.published import SETS, judge, published_set
-    from pipesim.evidence.published.judge import by_domain
+    from pipesim.evidence.published.judge import bands_summary, by_domain
     from pipesim.evidence.published.row_pairs import pairs_summary
     from pipesim.prediction import Programs
 
@@ -67,6 +67,7 @@ def accuracy(
                 "sets": [report.to_dict() for report in reports],
                 "rows": [line for report in reports for line in report.rows_to_dicts()],
                 "domains": by_domain(reports),
+                "not_fitted": bands_summary(reports),
                 "differences": pairs_summary(reports),
             }
         )
@@ -75,7 +76,8 @@ def accuracy(
         terminal.show(_row_table(reports[0]))
     terminal.show(_set_table(reports))
     if domains := by_domain(reports):
-        terminal.show(_domain_table(domains), *_difference_words(pairs_summary(reports)))
+        terminal.show(_domain_table(domains), *_band_words(bands_summary(reports)))
+        terminal.show(*_difference_words(pairs_summary(reports)))
     for report in reports:
         terminal.show(*_remarks(report, rows_too=name is not None))
 
@@ -156,6 +158,15 @@ def _domain_table(domains: list[dict[str, Any]]) -> Table:
         for one in domains
     ]
     return Table("step times by what the sets cover", columns, rows, num_left=2)
+
+
+def _band_words(found: dict[str, Any]) -> list[str]:
+    if not found["rows"]:
+        return []
+    return [
+        f"bands: of {found['rows']} rows that were not fitted {percent(found['coverage'])} lie in their own; "
+        f"median half-width {found['half_width']:.3f}"
+    ]
 
 
 def _difference_words(found: dict[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,6 +20,7 @@ from pipesim.show.glossary import MEASURED_FILES, STEPS_FILE
 if TYPE_CHECKING:
     from pipesim.evidence.calibration.presets_from_tables import PresetFit
     from pipesim.evidence.calibration.step_times import StepCalibration
+    from pipesim.scenario.schema_efficiency import Domain
 
 _ANY_SCENARIO = {
     "model": "gpt3-175b",
@@ -109,16 +110,24 @@ def _fit_table(found: PresetFit) -> Table:
 
 def _domain_table(found: PresetFit) -> Table:
     columns = ["domain", "rows", "models", "half-width, model seen", "not seen", "new release"]
+    columns += ["pairs of schedules", "half-width", "pairs of cuts", "half-width"]
     rows = [
         [
             "MoE" if one.experts else "dense",
             str(one.rows),
             str(len(one.models)),
             *(f"{width:.3f}" for width in (one.seen, one.unseen, one.new_release)),
+            *_pair_cells(one, "schedule"),
+            *_pair_cells(one, "cut"),
         ]
         for one in found.domains
     ]
     return Table("nine of ten rows, log of measured over predicted", columns, rows)
+
+
+def _pair_cells(domain: Domain, what: Literal["schedule", "cut"]) -> list[str]:
+    number, width = domain.pairs_of(what)
+    return [str(number), f"{width:.3f}" if number else "-"]
 
 
 def _fit_measured(table: Path, scenario: Path | None, output: Path | None, *, as_json: bool) -> None:

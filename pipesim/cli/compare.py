@@ -19,6 +19,7 @@ from pipesim.questions import compare as compare_schedules
 from pipesim.questions.memory_advice import changes_for_memory
 from pipesim.questions.second_process import SecondProcess
 from pipesim.schedules import families_named
+from pipesim.show.advice_lines import difference_notes
 from pipesim.show.amounts import percent, seconds
 from pipesim.show.blocks import Block, Table
 from pipesim.show.comparison_lines import comparison_lines
@@ -103,6 +104,7 @@ def _details(comparison: Comparison) -> Iterator[Block]:
     yield from framework_lines(comparison.results)
     yield from (f"skipped: {skipped.schedule}: {skipped.reason}" for skipped in comparison.skipped)
     yield from notes(comparison.results, changes_for_memory)
+    yield from difference_notes(comparison.judged)
 
 
 def _load_figures() -> None:

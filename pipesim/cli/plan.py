@@ -34,6 +34,7 @@ from pipesim.questions.planning.words import (
 )
 from pipesim.scenario import ResolvedScenario, load_scenario
 from pipesim.schedules.frameworks import FRAMEWORKS
+from pipesim.show.advice_lines import difference_notes
 from pipesim.show.amounts import amount, optional, percent, seconds, time_range
 from pipesim.show.blocks import Table
 from pipesim.show.remarks import inferred, notes, urgent_notes
@@ -248,6 +249,7 @@ def _details(found: Plan) -> Iterator[str | Table]:
         rest = sum(list(found.rejected.values())[_NUM_REASONS:])
         yield f"  {rest:,}: other reasons (--json lists them)"
     yield from notes([found.recommended.result], changes_for_memory)
+    yield from difference_notes(found.judged)
 
 
 def choice_table(found: Plan) -> Table:

@@ -7,16 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal
 
-from pipesim.prediction.differences import CLOSE, SHARE_OF_DIFFERENCE
+from pipesim.prediction import Difference, difference_of
 from pipesim.schedules.frameworks import find_framework, runs_only_as_csv
 from pipesim.show.held import held_at_most
 from pipesim.show.protocols import R, TimedRun
-
-SCHEDULE_BAND = LAYOUT_BAND = CLOSE
-"""Nine of ten published pairs of schedules or of layouts that are close lie within this share of what is
-predicted of them; see `pipesim.prediction.differences`."""
-_ROUNDING = 1e-9
-"""Step times that differ by less are one: the rounding of sums in another order."""
 
 Standing = Literal["fits", "no headroom", "does not fit", "asynchronous"]
 RunsBy = Literal["name", "csv", ""]
@@ -37,14 +31,19 @@ class JudgedResult(Generic[R]):
         Whether it can be advised; what states no memory fits. An asynchronous schedule trains differently.
     runs_by : {"name", "csv", ""}
         How the framework that was asked for runs it, any framework if none was; torch loads orders as CSV.
-    tie : bool
-        Its step time differs from the recommended one's by no more than predictions can tell apart.
+    difference : Difference
+        Its step time against the recommended one's, with the error of that.
     """
 
     run: R
     standing: Standing
     runs_by: RunsBy
-    tie: bool
+    difference: Difference
+
+    @property
+    def tie(self) -> bool:
+        """Whether its step time is no further from the recommended one's than predictions can tell apart."""
+        return not self.difference.is_certain
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +76,12 @@ class Judgement(Generic[R]):
         All results: what fits, the fastest first, then what does not and what is asynchronous.
     framework : str, optional
         The one asked for.
-    band : float
-        Share by which two step times must differ to be told apart.
     """
 
     recommended: R
     own: R | None
     rows: tuple[JudgedResult[R], ...]
     framework: str | None
-    band: float
 
     @property
     def best(self) -> JudgedResult[R]:
@@ -100,23 +96,19 @@ class Judgement(Generic[R]):
         return tuple(row for row in alike if self.framework is None or row.runs_by or not best.runs_by)
 
     @property
+    def tie_band(self) -> float:
+        """Share by which a tie may differ from the recommended one, the widest of them; 0 without ties."""
+        return max((math.expm1(row.difference.half_width or 0.0) for row in self.ties), default=0.0)
+
+    @property
     def gain(self) -> float | None:
         """Share of the own step time that the recommended one saves; negative where it takes longer."""
-        if self.own is None:
-            return None
-        return 1 - _seconds(self.recommended) / _seconds(self.own)
+        return None if self.gain_difference is None else -self.gain_difference.share
 
     @property
-    def gain_band(self) -> float:
-        """Share by which nine of ten savings of this size are off; 0 where times are stated."""
-        if self.gain is None or not self.band:
-            return 0.0
-        return math.hypot(self.band, SHARE_OF_DIFFERENCE * math.log(1 - self.gain))
-
-    @property
-    def gain_is_clear(self) -> bool:
-        """Whether the saving is more than predictions can tell apart."""
-        return self.gain is not None and abs(self.gain) > self.gain_band
+    def gain_difference(self) -> Difference | None:
+        """The recommended step time against the own one."""
+        return None if self.own is None else _difference(self.recommended, self.own)
 
     @property
     def runs_in_framework(self) -> bool:
@@ -145,18 +137,16 @@ class Judgement(Generic[R]):
             "frameworks": list(best.run.frameworks),
             "scenario_schedule": None if self.own is None else self.own.label,
             "saved_share": self.gain,
-            "saved_share_band": self.gain_band,
-            "band": self.band,
+            "difference": None if self.gain_difference is None else self.gain_difference.to_dict(),
             "ties": [row.run.label for row in self.ties],
+            "differences": [{"schedule": row.run.label, **row.difference.to_dict()} for row in self.rows],
             "limits": dict(self.limits),
             "usable_memory_bytes": None if memory is None else memory.usable_bytes,
             "free_memory_share": None if memory is None else memory.free_share,
         }
 
 
-def judge(
-    runs: Sequence[R], *, own: R | None = None, framework: str | None = None, band: float = SCHEDULE_BAND
-) -> Judgement[R]:
+def judge(runs: Sequence[R], *, own: R | None = None, framework: str | None = None) -> Judgement[R]:
     """Choose what to run.
 
     Parameters
@@ -167,9 +157,6 @@ def judge(
         What is in use.
     framework : str, optional
         In which it is to run; what it does not run is advised only where it runs none of them.
-    band : float
-        Share within which predicted step times are not told apart; narrowed to the error band of the
-        scenario's efficiency, and to nothing for times that a scenario states.
 
     Raises
     ------
@@ -177,7 +164,6 @@ def judge(
         If the framework is unknown.
     """
     wanted = None if framework is None else find_framework(framework)
-    band = _band_of(runs[0], band)
     by = {id(run): _runs_by(run, wanted) for run in runs}
     standing = {id(run): _standing(run) for run in runs}
     pool: Sequence[R] = [run for run in runs if run.synchronous] or runs
@@ -187,14 +173,14 @@ def judge(
     fitting = [run for run in pool if run.metrics.fits_memory is not False]
     roomy = [run for run in fitting if run.metrics.fits_headroom is not False]
     if candidates := roomy or fitting:
-        limit_s = min(map(_seconds, candidates)) * (1 + max(band, _ROUNDING))
-        tied = [run for run in candidates if _seconds(run) <= limit_s]
+        fastest = min(candidates, key=_seconds)
+        tied = [run for run in candidates if not _difference(run, fastest).is_certain]
         best = min(tied, key=lambda run: (_RUN_ORDER[by[id(run)]], run is not own, *_speed(run)))
     else:
         best = min(pool, key=held_at_most)
-    rows = [JudgedResult(run, standing[id(run)], by[id(run)], _tie(run, best, band)) for run in runs]
+    rows = [JudgedResult(run, standing[id(run)], by[id(run)], _difference(run, best)) for run in runs]
     rows.sort(key=lambda row: (_LINES[row.standing], _seconds(row.run)))
-    return Judgement(best, own, tuple(rows), wanted, band)
+    return Judgement(best, own, tuple(rows), wanted)
 
 
 def memory_room(run: TimedRun) -> MemoryRoom | None:
@@ -223,16 +209,12 @@ def _standing(run: TimedRun) -> Standing:
     return "no headroom" if run.metrics.fits_headroom is False else "fits"
 
 
-def _band_of(run: TimedRun, band: float) -> float:
-    if run.scenario.costs is not None:
-        return 0.0
-    efficiency = run.scenario.efficiency
-    known = None if efficiency is None else efficiency.error_band
-    return band if known is None else min(band, known)
-
-
-def _tie(run: TimedRun, best: TimedRun, band: float) -> bool:
-    return abs(_seconds(run) / _seconds(best) - 1) <= max(band, _ROUNDING)
+def _difference(first: TimedRun, second: TimedRun) -> Difference:
+    log_ratio = math.log(_seconds(first) / _seconds(second))
+    if first.scenario.costs is not None or second.scenario.costs is not None:
+        return Difference(log_ratio, None)
+    names = first.schedule.name, second.schedule.name
+    return difference_of((first.scenario, names[0]), (second.scenario, names[1]), log_ratio)
 
 
 def _speed(run: TimedRun) -> tuple[float, float]:

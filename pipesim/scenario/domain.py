@@ -18,7 +18,8 @@ BORROWED_HALF_WIDTH = math.log(1.5)
 """Of numbers of another accelerator, another kind of model or other software: torchtitan's step times,
 predicted with NeMo's numbers, are off by about that."""
 _NEW_FORMAT_OR_CARD = 0.206
-"""At least, without a row of the number format or of the card: as of an unseen model on Blackwell."""
+"""At least, without a row of the number format, of the card or of the attention kernel: as of an unseen model
+on Blackwell."""
 _NEW_SHARDING = 0.30
 """At least, without a row of what replicas share out: as of an unseen model under torch's FSDP."""
 
@@ -96,13 +97,18 @@ def band_of(scenario: ResolvedScenario, schedule: str) -> Band | None:
         return Band(math.log1p(efficiency.error_band), f"stated with {efficiency.name}")
     if model is None or not efficiency.domains:
         return None
-    kind = "MoE" if model.experts is not None else "dense"
-    for domain in efficiency.domains:
-        if domain.experts == (model.experts is not None):
-            return _in_domain(domain, kind, scenario, efficiency, schedule)
+    kind, domain = "MoE" if model.experts is not None else "dense", domain_of(efficiency, model)
+    if domain is not None:
+        return _in_domain(domain, kind, scenario, efficiency, schedule)
     return Band(
         BORROWED_HALF_WIDTH, f"no {kind} row in {efficiency.name}", (f"no {kind} row in {efficiency.name}",)
     )
+
+
+def domain_of(efficiency: Efficiency, model: Transformer) -> Domain | None:
+    """Find what a set's rows of models with experts, or without, cover; None where it has none."""
+    alike = (one for one in efficiency.domains if one.experts == (model.experts is not None))
+    return next(alike, None)
 
 
 def _in_domain(
@@ -110,6 +116,10 @@ def _in_domain(
 ) -> Band:
     assert scenario.model is not None
     assert scenario.cluster is not None
+    if not domain.rows:
+        half_width = math.hypot(max(domain.unseen, _NEW_FORMAT_OR_CARD), domain.new_release)
+        words = f"no row of {efficiency.name} was measured"
+        return Band(half_width, words, (words,))
     seen = model_key(scenario.model) in domain.models
     half_width = domain.seen if seen else domain.unseen
     missing = []
@@ -137,6 +147,9 @@ def _in_domain(
     if efficiency.release is not None and efficiency.release not in domain.releases:
         half_width = math.hypot(half_width, domain.new_release)
         missing.append(f"of release {efficiency.release}")
+    if domain.kernels and efficiency.attention_kernel not in domain.kernels:
+        half_width = math.hypot(max(half_width, _NEW_FORMAT_OR_CARD), domain.new_release)
+        missing.append(f"with {efficiency.attention_kernel} attention")
     whose = "this model among them" if seen else "none of this model"
     basis = f"{domain.rows} measured {kind} rows of {efficiency.name}, {whose}"
     beyond = tuple(f"no {kind} row {one} in {efficiency.name}" for one in missing)

@@ -28,18 +28,27 @@ class Domain(Keys):
     sharding: tuple[str, ...] = Field(strict=False, description="what replicas shared out")
     schedules: tuple[str, ...] = Field(strict=False, description="schedules")
     releases: tuple[str, ...] = Field(strict=False, description="releases of the software")
+    kernels: tuple[str, ...] = Field((), strict=False, description="attention kernels; unknown by default")
     context: Count = Field(description="most context-parallel devices")
     expert: Count = Field(description="most expert-parallel devices")
     nodes: Count = Field(description="most nodes")
     seen: NumberOrZero = Field(description="half-width of the log of measured over predicted, seen models")
     unseen: NumberOrZero = Field(description="the same, models without rows")
     new_release: NumberOrZero = Field(description="added in quadrature for releases without rows")
+    schedule_pairs: CountOrZero = Field(
+        default=0, description="pairs of rows that differ in the schedule alone"
+    )
+    schedule_close: NumberOrZero = Field(
+        default=0.0, description="half-width of their differences where close"
+    )
+    cut_pairs: CountOrZero = Field(default=0, description="pairs of rows that are cut in different ways")
+    cut_close: NumberOrZero = Field(default=0.0, description="half-width of their differences where close")
 
     def with_own(self, own: Domain) -> Domain:
         """Domain of a set calibrated to runs of one's own: surer of their models, and of those alone."""
         more: dict[str, Any] = {
             name: tuple(sorted({*getattr(self, name), *getattr(own, name)}))
-            for name in ("cards", "formats", "sharding", "schedules", "releases")
+            for name in ("cards", "formats", "sharding", "schedules", "releases", "kernels")
         }
         for name in ("context", "expert", "nodes"):
             more[name] = max(getattr(self, name), getattr(own, name))
@@ -50,6 +59,12 @@ class Domain(Keys):
             "unseen": max(self.unseen, own.seen),
         }
         return self.model_copy(update=more)
+
+    def pairs_of(self, what: Literal["schedule", "cut"]) -> tuple[int, float]:
+        """How many pairs differ in it, and the half-width of their differences where close."""
+        if what == "schedule":
+            return self.schedule_pairs, self.schedule_close
+        return self.cut_pairs, self.cut_close
 
 
 class Efficiency(Keys):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pipesim.show.amounts import seconds
 from pipesim.show.glossary import part_name
 from pipesim.show.held import held_at_most
-from pipesim.show.protocols import JudgedRow, JudgedRuns, R, TimedRun
+from pipesim.show.protocols import JudgedRow, JudgedRuns, R, TimedRun, TrustedDifference
 
 _MOST_NAMED = 5
 _MOST_LIMITS = 4
@@ -74,15 +74,14 @@ def runs_in(judged: JudgedRuns[R]) -> str:
 
 
 def _gain_line(judged: JudgedRuns[R], refusal: str) -> str:
-    best, own, gain = judged.recommended, judged.own, judged.gain
-    if own is None or gain is None:
+    best, own, found = judged.recommended, judged.own, judged.gain_difference
+    if own is None or found is None:
         text = f"The scenario's own schedule cannot run: {refusal}." if refusal else ""
     elif own is best:
         text = f"It is {_whose(own)}."
     else:
-        exact = "" if not judged.band else f" (+-{short_percent(judged.gain_band)})"
-        text = f"vs {own.label}, {_whose(own)}: {signed(-gain)}{exact}"
-        if judged.band and not judged.gain_is_clear:
+        text = f"vs {own.label}, {_whose(own)}: {signed(found.share)}{between_words(found)}"
+        if found.half_width is not None and not found.is_certain:
             text += ", no more than predictions can tell apart"
         if own.metrics.fits_memory is False:
             text += "; that does not fit in memory"
@@ -95,13 +94,32 @@ def _whose(own: TimedRun) -> str:
     return "the default schedule" if "schedule" in own.scenario.echo else "the schedule in the scenario"
 
 
+def between_words(found: TrustedDifference) -> str:
+    """Say where nine in ten differences like this one lie; nothing where times are stated."""
+    if found.half_width is None:
+        return ""
+    low, high = found.between
+    return f" (nine in ten between {short_signed(low)} and {short_signed(high)})"
+
+
 def ties_sentence(judged: JudgedRuns[R]) -> str:
     """Name what cannot be told apart from the recommended one; nothing where nothing ties."""
     ties = [row.run.label for row in judged.ties]
-    if not ties:
-        return ""
-    within = f" within {short_percent(judged.band)}" if judged.band else ""
-    return f"A tie{within}: {listed(ties)}."
+    return f"A tie{within_words(judged)}: {listed(ties)}." if ties else ""
+
+
+def within_words(judged: JudgedRuns[R]) -> str:
+    """Say how far apart ties may be; nothing where times are stated."""
+    return f" within {short_percent(judged.tie_band)}" if judged.tie_band else ""
+
+
+def difference_notes(judged: JudgedRuns[R]) -> Iterator[str]:
+    """Say what the error of the differences rests on."""
+    found = [row.difference for row in judged.rows if row is not judged.best]
+    if judged.gain_difference is not None and judged.own is not judged.recommended:
+        found.insert(0, judged.gain_difference)
+    for basis in dict.fromkeys(one.basis for one in found if one.basis):
+        yield f"note: differences are as sure as {basis}"
 
 
 def memory_line(judged: JudgedRuns[R]) -> str:
@@ -180,6 +198,11 @@ def gigabytes(num_bytes: float) -> str:
 def short_percent(share: float) -> str:
     """Write a ratio in percent with two digits."""
     return f"{100 * float(share):.2g} %" if abs(share) < 0.995 else f"{100 * float(share):.0f} %"
+
+
+def short_signed(share: float) -> str:
+    """Write a relative difference in percent with its sign, whole numbers from 10 on."""
+    return f"{100 * float(share):+.{int(abs(share) < 0.0995)}f} %"
 
 
 def signed(share: float) -> str:

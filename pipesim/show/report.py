@@ -12,6 +12,7 @@ from pathlib import Path
 from pipesim import __version__
 from pipesim.scenario import ResolvedScenario
 from pipesim.show import glossary
+from pipesim.show.advice_lines import difference_notes
 from pipesim.show.amounts import amount, time_unit
 from pipesim.show.blocks import Block, Lines, Picture, Section, Table, Timelines, Verbatim
 from pipesim.show.decision import Answer
@@ -98,6 +99,7 @@ def _comparison(answer: Answer[R], changes_for_memory: Advice[R], local: Callabl
     blocks.append(Lines(list(framework_lines(comparison.results))))
     lines = [f"note: {comparison.one_chunk_note}"] if comparison.one_chunk_note else []
     lines += map(local, notes(comparison.results, changes_for_memory))
+    lines += map(local, difference_notes(answer.judged))
     return [*blocks, Lines(lines)] if lines else blocks
 
 

@@ -10,17 +10,21 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import combinations
 
 import numpy as np
 
 from pipesim.evidence.calibration.row_samples import Sample, has_experts
 from pipesim.evidence.calibration.samples import FloatArray
+from pipesim.evidence.published.row_pairs import choice_key, close_half_width
+from pipesim.prediction import is_cut_alike
 from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.domain import model_key, sharding_class
 from pipesim.scenario.schema_efficiency import Domain
 
 _SHARE = 0.9
 _FEW_CLUSTERS = 20
+_ROUNDING = 1e-9
 _NUM_PSEUDO_MODELS = 4
 _POOLED_SPREAD = {False: 0.055, True: 0.103}
 """Of model means, without and with experts, over all NeMo and Megatron-Bridge rows."""
@@ -61,6 +65,42 @@ def _domain(samples: list[Sample], seen: FloatArray, unseen: FloatArray, experts
     return _covered(scenarios, experts, of_seen, max(of_seen, of_unseen))
 
 
+def with_pairs(domain: Domain, samples: Sequence[Sample], logs: FloatArray) -> Domain:
+    """Add what pairs of rows tell of differences to the domain that they are in.
+
+    Parameters
+    ----------
+    domain : Domain
+        Of models with experts, or without.
+    samples : sequence of Sample
+        Rows that the preset predicts, those that no fit looks at among them.
+    logs : FloatArray, shape (rows,)
+        Of measured over predicted.
+    """
+    pairs: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for index, sample in enumerate(samples):
+        key = choice_key(sample.scenario)
+        if key is not None and has_experts(sample.scenario) == domain.experts:
+            alike[sample.set_name, key, sample.scenario.precision.compute, _release(sample.scenario)].append(
+                index
+            )
+    for indices in alike.values():
+        for i, j in combinations(indices, 2):
+            measured = math.log(samples[i].row.measured / samples[j].row.measured)
+            predicted = measured - float(logs[i] - logs[j])
+            if abs(predicted) > _ROUNDING:
+                pairs[is_cut_alike(samples[i].scenario, samples[j].scenario)].append((measured, predicted))
+    return domain.model_copy(
+        update={
+            "schedule_pairs": len(pairs[True]),
+            "schedule_close": round(close_half_width(pairs[True]), 4),
+            "cut_pairs": len(pairs[False]),
+            "cut_close": round(close_half_width(pairs[False]), 4),
+        }
+    )
+
+
 def _covered(scenarios: Sequence[ResolvedScenario], experts: bool, seen: float, unseen: float) -> Domain:
     def of(value: Callable[[ResolvedScenario], str | None]) -> tuple[str, ...]:
         return tuple(sorted({found for one in scenarios if (found := value(one)) is not None}))
@@ -77,6 +117,7 @@ def _covered(scenarios: Sequence[ResolvedScenario], experts: bool, seen: float, 
         sharding=of(sharding_class),
         schedules=of(lambda one: one.schedule.name),
         releases=of(_release),
+        kernels=of(lambda one: None if one.efficiency is None else one.efficiency.attention_kernel),
         context=most(lambda one: one.parallel.context),
         expert=most(lambda one: one.parallel.expert),
         nodes=most(lambda one: 0 if one.cluster is None else one.cluster.num_nodes),

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.evidence.calibration.domains import found_domains, model_of
+from pipesim.evidence.calibration.domains import found_domains, model_of, with_pairs
 from pipesim.evidence.calibration.least_squares import robust_fit
 from pipesim.evidence.calibration.linearised_fit import Linear, Unknowns, linearised_fit
 from pipesim.evidence.calibration.recipes import ANCHORS, BOUNDS, ROW_SCATTER, Recipe
@@ -172,6 +172,12 @@ def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lam
         halves_of = by_first[here & in_first], by_first[here & ~in_first]
         return SetErrors(name, *halves_of, crosswise[here], folds.errors[here], by_all[here])
 
+    others = [
+        Sample(name, row, resolved(row))
+        for name in recipe.compared
+        for row in rows_with(recipe, usable(SETS[name].rows()))
+    ]
+    logs = -np.log1p(np.concatenate([models.errors, problem.errors(others, values[0])]))
     return PresetFit(
         recipe,
         values=problem.named(values[0]),
@@ -182,7 +188,10 @@ def calibrate_published(recipe: Recipe, *, progress: Callable[[str], None] = lam
             for name, found in zip(recipe.parameters, zip(*folds.values, strict=True), strict=True)
         },
         errors=tuple(map(of_set, recipe.sets)),
-        domains=tuple(found_domains(samples, crosswise, models.errors)),
+        domains=tuple(
+            with_pairs(domain, [*samples, *others], logs)
+            for domain in found_domains(samples, crosswise, models.errors)
+        ),
     )
 
 
@@ -252,16 +261,12 @@ class _PresetErrors:
         self, samples: Sequence[Sample], values: Sequence[float], *, contended: bool = True
     ) -> FloatArray:
         parameters = self.named(values)
-        predicted = [
-            predict_row(
-                SETS[s.set_name].quantity,
-                s.row,
-                with_parameters(s.scenario, parameters),
-                self.programs,
-                contended=contended,
-            )
-            for s in samples
-        ]
+        known: dict[tuple[str, str], float] = {}
+        for s in samples:
+            if (key := (s.set_name, s.row.decides)) not in known:
+                scenario, quantity = with_parameters(s.scenario, parameters), SETS[s.set_name].quantity
+                known[key] = predict_row(quantity, s.row, scenario, self.programs, contended=contended)
+        predicted = [known[s.set_name, s.row.decides] for s in samples]
         return np.array(predicted) / [s.row.measured for s in samples] - 1
 
     def fit(self, samples: Sequence[Sample], start: Linear | None = None) -> Linear:

@@ -49,7 +49,8 @@ class Recipe:
 
     With `sets_alike` sets weigh alike however many rows they have, otherwise rows do. A recipe of many
     parameters is `anchored`: each begins at its anchor and is pulled there by its spread. One that is
-    `pooled` takes the rows of several other presets.
+    `pooled` takes the rows of several other presets. Sets that are only `compared` tell how well it tells
+    schedules apart.
     """
 
     preset: str
@@ -58,6 +59,7 @@ class Recipe:
     sets_alike: bool = False
     anchored: bool = False
     pooled: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
 
     @property
     def presets(self) -> tuple[str, ...]:
@@ -65,10 +67,14 @@ class Recipe:
         return self.pooled or (self.preset,)
 
 
+_SCHEDULES_ON_A100 = ("zero-bubble-hardware", "zero-bubble-few")
+
 RECIPES: Mapping[str, Recipe] = {
     recipe.preset: recipe
     for recipe in (
-        Recipe("a100-megatron-2022", ("korthikanti",), ("gemm", "layer_overhead_s")),
+        Recipe(
+            "a100-megatron-2022", ("korthikanti",), ("gemm", "layer_overhead_s"), compared=_SCHEDULES_ON_A100
+        ),
         Recipe("a100-megatron-2021", ("sc21",), ("gemm", "layer_overhead_s")),
         Recipe("a100-megatron-deepspeed-vtrain", ("vtrain",), ("gemm", "layer_overhead_s")),
         Recipe(
@@ -82,6 +88,7 @@ RECIPES: Mapping[str, Recipe] = {
             ("gemm", "layer_overhead_s"),
             sets_alike=True,
             pooled=("a100-megatron-2022", "a100-megatron-2021", "a100-megatron-deepspeed-vtrain"),
+            compared=_SCHEDULES_ON_A100,
         ),
         Recipe("a100-megatron-2024", ("vocabulary",), ("gemm", "attention", "layer_overhead_s")),
         Recipe(

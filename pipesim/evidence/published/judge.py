@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipesim.evidence.published.published_row import PublishedRow, halves
+from pipesim.evidence.published.published_row import PublishedRow, halves, scenario_of
 from pipesim.evidence.published.row_prediction import predict_row
 from pipesim.evidence.published.sets import PublishedSet
 from pipesim.evidence.published.zero_bubble_rows import PASS_TIME_FACTOR
 from pipesim.prediction import Programs
-from pipesim.scenario import ResolvedScenario, scenario_from_mapping
+from pipesim.scenario import ResolvedScenario
 from pipesim.scenario.domain import Band, band_of
 
 Role = Literal["fitted", "judged", "unseen", "left out"]
@@ -176,13 +176,17 @@ def judge(
     rows = published.rows() if rows is None else rows
     in_fit = {id(row) for row in halves(usable(rows))[0]}
     judged = []
+    known: dict[str, float] = {}
     for row in rows:
         progress(row.label)
         if row.scenario is None or row.left_out:
             judged.append(Judged(row, "left out", None, None))
             continue
         scenario = resolved(row, parameters)
-        predicted = predict_row(published.quantity, row, scenario, programs)
+        key = row.decides
+        if key not in known:
+            known[key] = predict_row(published.quantity, row, scenario, programs)
+        predicted = known[key]
         band = None
         if published.quantity == "step_time_s":
             band = band_of(scenario, scenario.schedule.name or "")
@@ -198,6 +202,17 @@ def coverage(judged: Sequence[Judged]) -> float | None:
     """Share of rows within their own bands; None where no row has one."""
     inside = [one.is_in_band for one in judged if one.is_in_band is not None]
     return sum(inside) / len(inside) if inside else None
+
+
+def bands_summary(reports: Sequence[Report]) -> dict[str, Any]:
+    """How many of all rows that were not fitted lie in their own bands, and how wide these are."""
+    rows = [one for report in reports for one in report.rows if one.band is not None and one.role != "fitted"]
+    widths = [one.band.half_width for one in rows if one.band is not None]
+    return {
+        "rows": len(rows),
+        "coverage": coverage(rows),
+        "half_width": float(np.median(widths)) if widths else None,
+    }
 
 
 def by_domain(reports: Sequence[Report]) -> list[dict[str, Any]]:
@@ -235,8 +250,7 @@ def resolved(row: PublishedRow, parameters: Mapping[str, float] | None = None) -
     ScenarioError
         If the row's sizes contradict each other.
     """
-    assert row.scenario is not None
-    return with_parameters(scenario_from_mapping(row.scenario), parameters or {})
+    return with_parameters(scenario_of(row), parameters or {})
 
 
 def with_parameters(scenario: ResolvedScenario, parameters: Mapping[str, float]) -> ResolvedScenario:

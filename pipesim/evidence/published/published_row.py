@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
+from pipesim.scenario import ResolvedScenario, scenario_from_mapping
+
 Quantity = Literal[
     "step_time_s", "peak_memory_bytes", "activation_bytes", "layer_time_s", "collective_time_s"
 ]
@@ -58,7 +60,37 @@ class PublishedRow:
         scenario = self.scenario or {}
         asked = {key: scenario.get(key) for key in _PRINTED}
         precision = scenario.get("precision", {}).get("compute")
-        return json.dumps([asked, precision, dict(self.extra)], sort_keys=True, default=str)
+        return _text([asked, precision, dict(self.extra)])
+
+    @property
+    def decides(self) -> str:
+        """All that decides a prediction: rows that differ in name and release alone share one."""
+        scenario = {key: value for key, value in (self.scenario or {}).items() if key != "name"}
+        if isinstance(stated := scenario.get("efficiency"), Mapping):
+            scenario["efficiency"] = {key: value for key, value in stated.items() if key != "release"}
+        return _text([scenario, dict(self.extra)])
+
+
+_RESOLVED: dict[str, ResolvedScenario] = {}
+
+
+def scenario_of(row: PublishedRow) -> ResolvedScenario:
+    """Resolve the scenario of a row, once in a process.
+
+    Raises
+    ------
+    ScenarioError
+        If the row's sizes contradict each other.
+    """
+    assert row.scenario is not None
+    text = _text(row.scenario)
+    if text not in _RESOLVED:
+        _RESOLVED[text] = scenario_from_mapping(row.scenario)
+    return _RESOLVED[text]
+
+
+def _text(plain: object) -> str:
+    return json.dumps(plain, sort_keys=True, default=str)
 
 
 T = TypeVar("T", bound=PublishedRow)

@@ -11,8 +11,8 @@ from pipesim.costs.transformer.setting import layer_setting
 from pipesim.evidence.published.collective_rows import collective_s
 from pipesim.evidence.published.published_row import PublishedRow, Quantity
 from pipesim.ir import held
-from pipesim.metrics import longest_own_step_s
-from pipesim.prediction import Prepared, Programs, least_step_s, needs_engine, predict_prepared, prepare
+from pipesim.metrics import longest_own_step_s, whole_step_s
+from pipesim.prediction import Prepared, Programs, least_step_s, needs_engine, prepare, timed_step
 from pipesim.scenario import ResolvedScenario
 
 
@@ -59,8 +59,8 @@ def predict_row(
     alone = not contended and needs_engine(prepared) is None
     if alone and not steps_overlap:
         return least_step_s(prepared)
-    prediction = predict_prepared(prepared, timing="compiled" if alone else "fast")
-    return longest_own_step_s(prediction.events) if steps_overlap else float(prediction.step_time_s)
+    timeline, _ = timed_step(prepared, "compiled" if alone else "fast")
+    return longest_own_step_s(timeline) if steps_overlap else float(whole_step_s(timeline))
 
 
 def _layer_activation_bytes(prepared: Prepared) -> float:

@@ -19,9 +19,8 @@ from pipesim.evidence.published import (
     zero_bubble_rows,
 )
 from pipesim.evidence.published.korthikanti_part_rows import activation_rows, layer_rows
-from pipesim.evidence.published.published_row import PublishedRow, Quantity
+from pipesim.evidence.published.published_row import PublishedRow, Quantity, scenario_of
 from pipesim.evidence.published.tables import TableLine, read_table, read_table_file
-from pipesim.scenario import scenario_from_mapping
 from pipesim.scenario.nearest import did_you_mean
 
 
@@ -107,7 +106,7 @@ def _checked(row: PublishedRow) -> PublishedRow:
     if row.scenario is None or row.left_out:
         return row
     try:
-        scenario_from_mapping(row.scenario)
+        scenario_of(row)
     except ScenarioError as error:
         return replace(row, left_out=f"{_CONTRADICTS}: {error}")
     return row

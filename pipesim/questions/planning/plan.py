@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
 from pipesim.prediction import Prediction
 from pipesim.questions.call_pool import CallPool, num_workers_for
-from pipesim.questions.judgement import LAYOUT_BAND, Judgement, judge
+from pipesim.questions.judgement import Judgement, judge
 from pipesim.questions.planning.bounds import Bound, CutTask, bound_cut
 from pipesim.questions.planning.candidate_timing import Timed
 from pipesim.questions.planning.dominance import NO_BETTER
@@ -337,7 +337,7 @@ def plan(
         choices=choices,
         timed=tuple(sorted(search.timed, key=lambda one: (one.least_step_s, one.candidate.sort_key()))),
         num_certain=num_certain,
-        judged=judge([choice.result for choice in choices], framework=wanted, band=LAYOUT_BAND),
+        judged=judge([choice.result for choice in choices], framework=wanted),
         reason=reason,
     )
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 from pipesim.questions.planning.budget import DAY_S, Budget
 from pipesim.questions.planning.losses import Losses
 from pipesim.questions.planning.plan import Choice, Plan
-from pipesim.show.advice_lines import gigabytes, limits_line, memory_line, short_percent, use_line
+from pipesim.show.advice_lines import (
+    between_words,
+    gigabytes,
+    limits_line,
+    memory_line,
+    signed,
+    use_line,
+    within_words,
+)
 from pipesim.show.amounts import seconds
 from pipesim.show.blocks import Table
 from pipesim.show.comparison_lines import frameworks_words
@@ -51,7 +59,11 @@ def _certain_line(found: Plan) -> str:
     if ties:
         rows = f"Row{'s' * (len(ties) > 1)} {', '.join(ties)}"
         tie = "tie" if len(ties) > 1 else "ties"
-        text += f" {rows} {tie} with it: within {short_percent(found.judged.band)}."
+        text += f" {rows} {tie} with it:{within_words(found.judged)}."
+    slower = (row for row in found.judged.rows if not row.tie and row.difference.share > 0)
+    if (row := next(slower, None)) is not None:
+        number = [choice.result for choice in found.choices].index(row.run) + 1
+        text += f" Row {number} takes {signed(row.difference.share)}{between_words(row.difference)}."
     if found.recommended is not found.choices[0]:
         by_name = found.judged.best.runs_by == "name"
         text += f" Advised of these as {'a framework runs it by name' if by_name else 'torch loads its CSV'}."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import simpy
@@ -205,32 +206,37 @@ class RunningTokens:
             if self._transfers[0] is None:
                 self._hidden_ended[part].succeed()
             else:
-                self._clock.process(self._move(self._transfers[0], self._hidden_ended[part]))
+                _move(self._transfers[0], self._hidden_ended[part])
 
     def computed(self, part: int) -> simpy.Event:
         """Have computed a part, as a member; the event returned happens when its tokens are there."""
         self._num_to_compute[part] -= 1
         if self._num_to_compute[part] == 0:
-            self._clock.process(self._finish(part))
+            _after(self._hidden_ended[part], partial(self._show, part))
         return self._ended[part]
 
-    def _finish(self, part: int) -> Generator[simpy.Event, Any, None]:
-        if not self._hidden_ended[part].processed:
-            yield self._hidden_ended[part]
-        transfers, clock = self._transfers, self._clock
-        if transfers == (None, None):
-            if self.shown_s:
-                yield clock.timeout(self.shown_s / self.num_parts)
-            self._ended[part].succeed()
-        elif transfers[1] is None:
-            self._ended[part].succeed()
+    def _show(self, part: int, _: object) -> None:
+        """Let travel what nothing hides."""
+        ended = self._ended[part]
+        if self._transfers[1] is not None:
+            _move(self._transfers[1], ended)
+        elif self._transfers[0] is None and self.shown_s:
+            _after(self._clock.timeout(self.shown_s / self.num_parts), lambda _: ended.succeed())
         else:
-            yield from self._move(transfers[1], self._ended[part])
+            ended.succeed()
 
-    @staticmethod
-    def _move(transfer: Transfer, ended: simpy.Event) -> Generator[simpy.Event, Any, None]:
-        yield transfer.network.transfer(transfer.stream, transfer.nbytes, transfer.latency_s)
-        ended.succeed()
+
+def _move(transfer: Transfer, ended: simpy.Event) -> None:
+    moved = transfer.network.transfer(transfer.stream, transfer.nbytes, transfer.latency_s)
+    _after(moved, lambda _: ended.succeed())
+
+
+def _after(event: simpy.Event, callback: Callable[[Any], Any]) -> None:
+    """Call when an event happens, at once if it has: a process would cost two events more."""
+    if event.callbacks is None:
+        callback(event)
+    else:
+        event.callbacks.append(callback)
 
 
 class GradientSync:

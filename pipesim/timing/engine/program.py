@@ -147,8 +147,9 @@ def _last_backwards(schedule: Lowered) -> dict[int, int]:
 
 def _first_by_rank(schedule: Lowered, rows: Iterable[int]) -> list[int]:
     first: dict[int, int] = {}
+    rank = schedule.rank
     for row in sorted(rows):
-        first.setdefault(int(schedule.rank[row]), row)
+        first.setdefault(int(rank[row]), row)
     return list(first.values())
 
 

@@ -55,6 +55,8 @@ class Wires:
         self.mode = mode
         self.holders = _holders(program)
         self._schedule = schedule = program.schedule
+        self._rank: list[int] = schedule.rank.tolist()
+        """Of each row; the schedule's own is made anew each time."""
         self.with_copies: list[int] = schedule.rank[schedule.op == Op.REDUCE_EMBEDDING].tolist()
         """Ranks with a copy of a tied embedding."""
         self._traffic = None if mode == "ideal" else self._all_traffic(program, num_replicas)
@@ -62,6 +64,7 @@ class Wires:
         if self._traffic is not None and mode != "ideal":
             self.network = Network(clock, self._traffic.bytes_per_s, mode)
         self._streams: dict[Hashable, Stream] = {}
+        self._token_parts: dict[tuple[Any, ...], tuple[Transfer | None, Transfer | None]] = {}
         self._moves: tuple[BoolArray, BoolArray] | None = None
         """Rows that gather and rows that reduce shards."""
 
@@ -93,7 +96,7 @@ class Wires:
     def exchange_transfers(self, row: int) -> tuple[Any, list[Transfer]]:
         """Return the same of what a computation moves among the replicas; a pair moves what both rows do."""
         schedule, exchange = self._schedule, self.costs.shard_exchange
-        rank = int(schedule.rank[row])
+        rank = self._rank[row]
         rows = (row - 1, row) if row and schedule.joined[row - 1] else (row,)
         if exchange is None:
             return self._transfers(())
@@ -112,18 +115,25 @@ class Wires:
 
     def token_transfers(self, row: int, tokens: TokenRows) -> tuple[Transfer | None, Transfer | None]:
         """Return a part of what a computation exchanges with experts: what is hidden, and what shows."""
-        rank = int(self._schedule.rank[row])
+        rank = self._rank[row]
+        sizes = tokens.shown_s, tokens.alone_s, tokens.nbytes, tokens.latency_s, tokens.num_parts
+        key = (rank, *(of[row] for of in sizes))
+        if key not in self._token_parts:
+            self._token_parts[key] = self._parts(*key)
+        return self._token_parts[key]
+
+    def _parts(
+        self, rank: int, shown_s: Any, alone_s: Any, nbytes: Any, latency_s: Any, num_parts: Any
+    ) -> tuple[Transfer | None, Transfer | None]:
         flow = None if self._traffic is None else self._traffic.reductions.get(TokenKey(rank))
         if flow is None or self.network is None or not flow.loads:
             return None, None
         network, stream = self.network, self._streams.setdefault(TokenKey(rank), self.network.stream(flow))
-        shown = tokens.shown_s[row] / tokens.alone_s[row]
+        shown = shown_s / alone_s
 
         def part(share: Any) -> Transfer | None:
-            nbytes, latency_s = (
-                share * of[row] / tokens.num_parts[row] for of in (tokens.nbytes, tokens.latency_s)
-            )
-            return Transfer(network, stream, latency_s, nbytes) if share * _NEGLIGIBLE > 1 else None
+            of_part = (share * of / num_parts for of in (latency_s, nbytes))
+            return Transfer(network, stream, *of_part) if share * _NEGLIGIBLE > 1 else None
 
         return part(1 - shown), part(shown)
 
