@@ -16,7 +16,7 @@ from pipesim.errors import PipesimError
 from pipesim.prediction import Prepared, prepare
 from pipesim.questions.call_pool import num_workers_for, unheard_by_children
 from pipesim.scenario import ResolvedScenario
-from pipesim.search.loading import load_kernels
+from pipesim.search.kernel_loading import load_kernels
 
 _CODE = "import sys; sys.path[:] = sys.argv[1:]; from pipesim.questions.second_process import serve; serve()"
 
