@@ -17,6 +17,7 @@ from pipesim.prediction import Prepared, prepare
 from pipesim.questions.call_pool import num_workers_for, unheard_by_children
 from pipesim.scenario import ResolvedScenario
 from pipesim.search.kernel_loading import load_kernels
+from pipesim.timing.compiling import can_compile
 
 _CODE = "import sys; sys.path[:] = sys.argv[1:]; from pipesim.questions.second_process import serve; serve()"
 
@@ -27,7 +28,7 @@ class SecondProcess:
     Parameters
     ----------
     wanted : bool
-        Without, as on a single core, there is none, and every answer is None.
+        Without, as on a single core or with nothing to compile by, there is none, and every answer is None.
     meanwhile : Callable, optional
         What this process may as well do before it waits.
     """
@@ -35,7 +36,7 @@ class SecondProcess:
     def __init__(self, wanted: bool = True, *, meanwhile: Callable[[], object] = lambda: None) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._meanwhile = meanwhile
-        if not wanted or num_workers_for(2, tasks_each=1) == 1 or not sys.executable:
+        if not (wanted and can_compile() and sys.executable) or num_workers_for(2, tasks_each=1) == 1:
             return
         command = [sys.executable, "-c", _CODE, *sys.path]
         try:

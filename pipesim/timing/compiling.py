@@ -18,6 +18,11 @@ except ImportError:  # none for this Python yet, or not for this NumPy: what doe
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def can_compile() -> bool:
+    """Whether numba is there."""
+    return numba is not None
+
+
 def compiled(function: Function) -> Function:
     """Compile a function of arrays and numbers at its first call, and keep the result on disk.
 
