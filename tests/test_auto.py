@@ -166,6 +166,17 @@ def test_a_rank_without_room_for_one_microbatch_is_refused() -> None:
         search(Shape(4, 2, 8, {"max_in_flight": 1}), costs_of(4, 2, number=float))
 
 
+def test_a_rank_whose_weights_alone_do_not_fit_is_said_to_have_no_room() -> None:
+    costs = replace(
+        costs_of(4, number=float),
+        activation_bytes=np.full(4, 1.35e9),
+        weight_bytes=np.full(4, 2e9),
+        memory_limit_bytes=1e9,
+    )
+    with pytest.raises(InfeasibleError, match=r"has room for 0 GB of activations, .* holds 1.35 GB"):
+        search(Shape(4, 1, 8), costs)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

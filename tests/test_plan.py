@@ -215,6 +215,15 @@ def test_the_same_plan_every_time_and_on_any_number_of_processes():
     assert found[0] == found[1]
 
 
+def test_each_difference_names_the_choice_it_is_of():
+    found = plan(small(batch__global=8), top=4, schedules=("1f1b", "zb-v"), num_workers=1).to_dict()
+    best_s = found["results"][found["recommended"]]["step_time_s"]
+    differences = {one["result"]: one["share"] for one in found["judgement"]["differences"]}
+    assert sorted([found["recommended"], *differences]) == list(range(4))
+    for place, share in differences.items():
+        assert share == pytest.approx(found["results"][place]["step_time_s"] / best_s - 1)
+
+
 def test_recompute_shows_as_a_loss():
     scenario = small(cluster__accelerator="{preset: h100-sxm, memory: 2.2 GB}")
     found = plan(scenario, schedules=("1f1b",), num_workers=1)

@@ -89,6 +89,11 @@ class Judgement(Generic[R]):
         return next(row for row in self.rows if row.run is self.recommended)
 
     @property
+    def others(self) -> tuple[JudgedResult[R], ...]:
+        """All rows but the recommended one, which differs from itself by nothing."""
+        return tuple(row for row in self.rows if row.run is not self.recommended)
+
+    @property
     def ties(self) -> tuple[JudgedResult[R], ...]:
         """Rows that can be advised too and differ by no more than predictions can tell apart."""
         best = self.best
@@ -126,7 +131,7 @@ class Judgement(Generic[R]):
         return memory_room(self.recommended)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Plain data for JSON; ``differences`` are of all others, in the order of `rows`."""
         best, memory = self.best, self.memory
         return {
             "recommended": best.run.label,
@@ -139,7 +144,7 @@ class Judgement(Generic[R]):
             "saved_share": self.gain,
             "difference": None if self.gain_difference is None else self.gain_difference.to_dict(),
             "ties": [row.run.label for row in self.ties],
-            "differences": [{"schedule": row.run.label, **row.difference.to_dict()} for row in self.rows],
+            "differences": [{"schedule": row.run.label, **row.difference.to_dict()} for row in self.others],
             "limits": dict(self.limits),
             "usable_memory_bytes": None if memory is None else memory.usable_bytes,
             "free_memory_share": None if memory is None else memory.free_share,

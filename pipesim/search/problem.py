@@ -31,9 +31,9 @@ ROUNDING = 1e-9
 """Relative room for sums of floating-point amounts of memory."""
 
 
-def _amount(held: float) -> str:
+def _amount(held: float, *, in_bytes: bool) -> str:
     """Bytes, or chunks where the costs know no bytes."""
-    return f"{held / 1e9:.3g} GB" if held > 1e6 else f"{held:g} chunks"
+    return f"{held / 1e9:.3g} GB" if in_bytes else f"{held:g} chunks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,11 @@ class Problem:
             amounts, more = self.memory.amounts[here], (self.memory.until_weights - self.memory.amounts)[here]
             least = float(amounts.sum() + max(0.0, more.max()))
             if least > limit * (1 + ROUNDING):
+                in_bytes = least > 1e6
+                room, held = (_amount(max(0.0, one), in_bytes=in_bytes) for one in (limit, least))
                 raise InfeasibleError(
-                    f"rank {rank} has room for {_amount(limit)} of activations, one microbatch on all its "
-                    f"stages holds {_amount(least)}; allow at least that, or cut the model into more stages"
+                    f"rank {rank} has room for {room} of activations, one microbatch on all its "
+                    f"stages holds {held}; allow at least that, or cut the model into more stages"
                 )
 
     @property

@@ -240,6 +240,9 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
+        judgement, places = self.judged.to_dict(), {id(one.result): n for n, one in enumerate(self.choices)}
+        for entry, row in zip(judgement["differences"], self.judged.others, strict=True):
+            entry["result"] = places[id(row.run)]
         return {
             "num_evaluated": self.num_evaluated,
             "num_infeasible": self.num_infeasible,
@@ -248,7 +251,7 @@ class Plan:
             "num_certain": self.num_certain,
             "not_certain_because": self.reason,
             "rejected": self.rejected,
-            "judgement": self.judged.to_dict(),
+            "judgement": judgement,
             "recommended": self.choices.index(self.recommended),
             "ties": [self.choices.index(choice) for choice in self.ties],
             "results": [choice.to_dict() for choice in self.choices],
