@@ -104,6 +104,14 @@ def test_a_set_with_pairs_of_its_own_is_as_sure_as_they_are():
     assert difference(one, default).basis.startswith("both bands, as models, sets")
 
 
+def test_a_set_that_nobody_measured_is_no_surer_of_differences_than_others():
+    one, other = (predicted(efficiency={"domains": []}, schedule=name) for name in ("1f1b", "zb-h1"))
+    assert one.band is None
+    found = difference(one, other)
+    assert found.half_width == pytest.approx(math.hypot(0.04, 0.3 * found.log_ratio))
+    assert "46 published pairs of schedules in all sets, as h100-nemo has none" in found.basis
+
+
 def test_the_a100_with_a_flash_kernel_is_extrapolated_and_says_so():
     """The rows are of 2022's unfused attention: the widest rule's band, and less time and memory."""
     cluster = {"accelerator": "a100-sxm-80", "num_nodes": 4, "inter_node": "ib-hdr"}

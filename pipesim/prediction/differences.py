@@ -105,10 +105,13 @@ def difference_of(first: Side, second: Side, log_ratio: float) -> Difference:
     """
     bands = band_of(*first), band_of(*second)
     if bands[0] is None or bands[1] is None:
-        if first[0].costs_file is None or second[0].costs_file is None:
+        if first[0].costs_file is not None and second[0].costs_file is not None:
+            number, close = MEASURED_TIMES
+            words = f"{number} published pairs of schedules, timed from measured passes"
+        elif first[0].efficiency is not None and _base(first[0]) == _base(second[0]):
+            close, words = _close(first, second)  # a set that nobody measured has pairs as others have
+        else:
             return Difference(log_ratio, None)
-        number, close = MEASURED_TIMES
-        words = f"{number} published pairs of schedules, timed from measured passes"
         return Difference(log_ratio, math.hypot(close, SHARE_OF_DIFFERENCE * log_ratio), words)
     apart = math.hypot(bands[0].half_width, bands[1].half_width)
     if _base(first[0]) != _base(second[0]):
