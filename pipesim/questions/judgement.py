@@ -132,7 +132,7 @@ class Judgement(Generic[R]):
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON; ``differences`` are of all others, in the order of `rows`."""
-        best, memory = self.best, self.memory
+        best, memory, found = self.best, self.memory, self.gain_difference
         return {
             "recommended": best.run.label,
             "step_time_s": _seconds(best.run),
@@ -142,7 +142,7 @@ class Judgement(Generic[R]):
             "frameworks": list(best.run.frameworks),
             "scenario_schedule": None if self.own is None else self.own.label,
             "saved_share": self.gain,
-            "difference": None if self.gain_difference is None else self.gain_difference.to_dict(),
+            "difference": None if found is None or self.own is best.run else found.to_dict(),
             "ties": [row.run.label for row in self.ties],
             "differences": [{"schedule": row.run.label, **row.difference.to_dict()} for row in self.others],
             "limits": dict(self.limits),
