@@ -108,7 +108,7 @@ class Judgement(Generic[R]):
     @property
     def gain(self) -> float | None:
         """Share of the own step time that the recommended one saves; negative where it takes longer."""
-        return None if self.gain_difference is None else -self.gain_difference.share
+        return None if self.gain_difference is None else 0.0 - self.gain_difference.share
 
     @property
     def gain_difference(self) -> Difference | None:
