@@ -3,6 +3,7 @@
     python benchmarks/hostile_use.py                     # all; a dated result under benchmarks/results/
     python benchmarks/hostile_use.py --only corruptions
     python benchmarks/hostile_use.py --number 200 -o result.json
+    python benchmarks/hostile_use.py --only kills --among report validate
 
 Corruptions: of every kind of file that pipesim reads, 2,000 copies damaged at random, each read by a verb in
 process. Allowed are exit status 0 and 2 within 10 s of processor time and 1 GiB; a traceback or a warning is
@@ -29,6 +30,7 @@ import traceback
 import uuid
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -244,9 +246,9 @@ def _finish(arguments: tuple[object, ...]) -> subprocess.CompletedProcess[bytes]
     return subprocess.run(command, check=False, capture_output=True)
 
 
-def kills(times: int) -> list[dict[str, Any]]:
+def kills(times: int, names: Sequence[str]) -> list[dict[str, Any]]:
     found = []
-    for name in verbs(Path()):
+    for name in names:
         with tempfile.TemporaryDirectory() as folder:
             process, _ = _start(verbs(Path(folder))[name][0])
             begun = time.monotonic()
@@ -255,9 +257,8 @@ def kills(times: int) -> list[dict[str, Any]]:
         for number in SIGNALS:
             random = Random(f"{name} {number}")
             found += [kill(name, number, random, whole_s) for _ in range(times)]
-            print(
-                f"{name}, {number.name}: {sum(bool(one['wrong']) for one in found[-times:])} of {times} wrong"
-            )
+            num_wrong = sum(bool(one["wrong"]) for one in found[-times:])
+            print(f"{name}, {number.name}: {num_wrong} of {times} wrong", flush=True)
             for one in found[-times:]:
                 if one["wrong"]:
                     print("   ", one)
@@ -271,16 +272,17 @@ def main() -> None:
     parser.add_argument("--only", choices=("corruptions", "kills"))
     parser.add_argument("--number", type=int, default=2000, help="damaged files of each kind")
     parser.add_argument("--times", type=int, default=10, help="kills of each verb by each signal")
+    parser.add_argument("--among", nargs="+", help="these kinds of file and verbs only")
     parser.add_argument("-o", "--output", type=Path)
     asked = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has its background jobs ignore it
     result: dict[str, Any] = {"date": datetime.now(UTC).date().isoformat(), "python": sys.version.split()[0]}
     if asked.only != "kills":
         with tempfile.TemporaryDirectory() as folder:
-            names = list(kinds(Path(folder)))
+            names = [name for name in kinds(Path(folder)) if name in (asked.among or [name])]
         result["corruptions"] = []
         context = multiprocessing.get_context("spawn")
-        workers = os.cpu_count() or 1
+        workers = min(os.cpu_count() or 1, len(names))
         with ProcessPoolExecutor(workers, mp_context=context, max_tasks_per_child=1) as pool:
             for one in pool.map(corruptions_of, names, [asked.number] * len(names)):
                 result["corruptions"].append(one)
@@ -293,7 +295,8 @@ def main() -> None:
                 for failure in one["failures"][:5]:
                     print("   ", failure)
     if asked.only != "corruptions":
-        result["kills"] = kills(asked.times)
+        names = [name for name in verbs(Path()) if name in (asked.among or [name])]
+        result["kills"] = kills(asked.times, names)
     result["holds"] = all(one["holds"] for one in result.get("corruptions", ())) and not any(
         one["wrong"] for one in result.get("kills", ())
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from import_samples import DATA, changed, refusal, written
 
+from pipesim.errors import ScenarioError
 from pipesim.importers.readers import import_files
 
 DENSE = (
@@ -380,3 +381,11 @@ def test_nemo_in_o1_keeps_all_in_32_bits(tmp_path: Path) -> None:
     precision = written(imported, tmp_path).precision
     assert (precision.weight_bytes, precision.gradient_bytes, precision.optimizer_bytes) == (4, 4, 8)
     assert precision.activation_format == "32-bit"
+
+
+@pytest.mark.parametrize(
+    "key", ["attention_backend", "cp_comm_type", "recompute_modules", "hierarchical_context_parallel_sizes"]
+)
+def test_a_list_of_lists_where_words_belong_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(ScenarioError, match=f"{key}: found "):
+        bridge(tmp_path, {key: [["flash"]]})

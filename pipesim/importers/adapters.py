@@ -60,9 +60,9 @@ def read_adapters(
     key, stated = settings.raw(*kind)
     found = stated.lower() if isinstance(stated, str) else stated
     number = settings.count(*rank, sets="trainable.lora_rank")
-    wanted_key, wanted = settings.raw(*targets)
+    wanted_key, wanted = settings.words(*targets)
     if found in _FULL and (number is None or found in ("full", "none")):
-        if wanted is not None:
+        if wanted:
             facts.not_used[wanted_key] = "has no effect without adapters"
         return
     if found not in (*_FULL, "lora"):
@@ -71,15 +71,13 @@ def read_adapters(
             f"found {str(stated)[:40]!r}: of frozen weights, low-rank adapters are modelled; --ignore {key} "
             "reads it as training of all weights",
         )
-    names = wanted.split() if isinstance(wanted, str) else wanted or list(usual_targets)
+    names = wanted or list(usual_targets)
     facts.trainable = {
         "lora_rank": number or usual_rank,
-        "lora_modules": _modules(settings, facts, wanted_key, [str(name) for name in names]),
+        "lora_modules": _modules(settings, facts, wanted_key, names),
     }
     how = "stated" if number else "by default"
-    facts.inferred["trainable"] = (
-        f"adapters of rank {number or usual_rank} ({how}) on {', '.join(map(str, names))}"
-    )
+    facts.inferred["trainable"] = f"adapters of rank {number or usual_rank} ({how}) on {', '.join(names)}"
 
 
 def _modules(settings: Settings, facts: Facts, key: str, names: list[str]) -> list[str]:

@@ -47,7 +47,7 @@ def read_recomputation(settings: Settings, facts: Facts, named: Names, kind: str
     """
     method = settings.text(*named("recompute_method"))
     layers = settings.count(*named("recompute_num_layers"), minimum=0)
-    key, stated = settings.raw(*named("recompute_modules"))
+    key, names = settings.words(*named("recompute_modules"))
     facts.recompute = kind or "none"
     if kind == "full" and layers is not None:
         if method == "block":
@@ -57,8 +57,7 @@ def read_recomputation(settings: Settings, facts: Facts, named: Names, kind: str
             facts.not_used[named("recompute_num_layers")[0]] = (
                 f"{layers}: the input of one in {layers} layers is kept; here every layer's is"
             )
-    names = stated.split() if isinstance(stated, str) else stated or []
-    unknown = [str(name) for name in names if name not in MODULES]
+    unknown = [name for name in names if name not in MODULES]
     if unknown:
         raise settings.refuse(
             key,
@@ -156,15 +155,14 @@ def read_kernels(settings: Settings, facts: Facts, named: Names, *, flash: bool 
         An attention backend that is not known.
     """
     key, backend = settings.raw(*named("attention_backend"))
-    if isinstance(backend, str):
-        backend = backend.rpartition(".")[2]
     if flash and backend is None:
         backend = "flash"
     if backend is not None:
+        backend = str(backend).rpartition(".")[2]
         if backend not in KERNELS:
             raise settings.refuse(
                 key,
-                f"found {str(backend)[:40]!r}; allowed: {', '.join(KERNELS)}; --ignore {key} leaves it out",
+                f"found {backend[:40]!r}; allowed: {', '.join(KERNELS)}; --ignore {key} leaves it out",
             )
         facts.efficiency["attention_kernel"] = KERNELS[backend]
         facts.inferred["efficiency.attention_kernel"] = f"{KERNELS[backend]} ({key} {backend})"
@@ -222,10 +220,9 @@ def read_context(settings: Settings, facts: Facts, named: Names) -> None:
     ScenarioError
         A kind that is not known, or sizes of groups that are none.
     """
-    key, stated = settings.raw(*named("cp_comm_type"))
-    sizes_key, sizes = settings.raw(*named("hierarchical_context_parallel_sizes"))
-    kinds = [stated] if isinstance(stated, str) else stated or []
-    unknown = [str(kind) for kind in kinds if kind not in EXCHANGES]
+    key, kinds = settings.words(*named("cp_comm_type"))
+    sizes_key, sizes = settings.words(*named("hierarchical_context_parallel_sizes"))
+    unknown = [kind for kind in kinds if kind not in EXCHANGES]
     if unknown:
         raise settings.refuse(
             key, f"found {unknown[0][:40]!r}; allowed: {', '.join(EXCHANGES)}; --ignore {key} takes p2p"
@@ -237,11 +234,11 @@ def read_context(settings: Settings, facts: Facts, named: Names) -> None:
     facts.context_exchange = EXCHANGES[kinds[0]]
     facts.inferred["parallel.context_exchange"] = f"{facts.context_exchange} ({key} {kinds[0]})"
     if facts.context_exchange == "hierarchical":
-        first = str((sizes.split() if isinstance(sizes, str) else sizes or [""])[0])
+        first = sizes[0] if sizes else ""
         if not first.isdecimal() or len(first) > 9:
             raise settings.refuse(
                 sizes_key,
-                f"found {str(sizes)[:40]!r}; the devices of an inner group are needed; "
+                f"found {' '.join(sizes)[:40]!r}; the devices of an inner group are needed; "
                 "--set parallel.context_inner=N states them",
             )
         facts.context_inner = int(first)

@@ -249,9 +249,8 @@ def _memory(facts: Facts, settings: Settings) -> None:
         facts.not_used["training.enable_cpu_offload"] = (
             "true: the optimizer's state waits in the host's memory; weights and gradients stay on the device"
         )
-    _, converters = settings.raw("model.converters")
-    names = [converters] if isinstance(converters, str) else converters or []
-    facts.precision["compute"] = "fp8" if any("float8" in str(name).lower() for name in names) else "bf16"
+    _, converters = settings.words("model.converters")
+    facts.precision["compute"] = "fp8" if any("float8" in name.lower() for name in converters) else "bf16"
 
 
 def _reshard(facts: Facts, settings: Settings) -> None:
@@ -316,7 +315,7 @@ def _context(facts: Facts, settings: Settings) -> None:
     if settings.raw(*strategy)[1] is not None:
         key, stated = settings.raw(*strategy)
     stated = stated or "allgather"
-    if stated not in _EXCHANGES:
+    if not isinstance(stated, str) or stated not in _EXCHANGES:
         raise settings.refuse(
             key,
             f"found {shown(stated)}; allowed: {', '.join(_EXCHANGES)}; --ignore {key} takes allgather",

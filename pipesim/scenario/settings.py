@@ -256,6 +256,24 @@ class Settings:
             raise self.refuse(path, f"found {shown(value)}; text is needed")
         return value
 
+    def words(self, *paths: str) -> tuple[str, list[str]]:
+        """Read words, a list of them or a text that spaces part; give the path too. None stated gives none.
+
+        Raises
+        ------
+        ScenarioError
+            A list of anything but words and numbers.
+        """
+        path, value = self.raw(*paths)
+        if value is None:
+            return path, []
+        entries = value.split() if isinstance(value, str) else value if isinstance(value, list) else [value]
+        if not all(isinstance(entry, str | int | float) for entry in entries):
+            raise self.refuse(
+                path, f"found {shown(value)}; a list of words is needed; --ignore {path} reads on without it"
+            )
+        return path, [str(entry) for entry in entries]
+
     def unused(self) -> dict[str, str]:
         """Name every setting that was not read, with its value; harmless ones are left out."""
         notes: dict[str, str] = {}
