@@ -62,19 +62,18 @@ def list_word(pipeline: Pipeline, priority: Floats, patience: float, caps: Ints,
 def _list(
     pipeline: Pipeline, priority: Floats, patience: float, caps: Ints, word: Ints, state: _Listing
 ) -> None:
-    rank_of, consumer_of, num_stages = pipeline.rank_of, pipeline.consumer, len(pipeline.rank_of)
-    count, rows, earliest = state.num_run, state.row, state.earliest
+    rank_of, num_stages = pipeline.rank_of, len(pipeline.rank_of)
     for rank in range(len(pipeline.limit)):
         _list_candidates(pipeline, rank, NOBODY, caps, state)
     for _ in range(len(word)):
-        rank = _least(earliest)
+        rank = _least(state.earliest)
         symbol = _choose(pipeline, rank, priority, patience, state)
-        word[rows[rank]] = symbol
-        rows[rank] += 1
+        word[state.row[rank]] = symbol
+        state.row[rank] += 1
         _list_candidates(pipeline, rank, NOBODY, caps, state)
-        consumer = consumer_of[symbol]
+        consumer = pipeline.consumer[symbol]
         # Of another rank nothing changes but that its next one of this symbol has what it takes.
-        if consumer != NOBODY and count[consumer] == count[symbol] - 1:
+        if consumer != NOBODY and state.num_run[consumer] == state.num_run[symbol] - 1:
             other = rank_of[consumer % num_stages]
             if other != rank:
                 _list_candidates(pipeline, other, consumer, caps, state)
@@ -93,25 +92,21 @@ def _least(values: Floats) -> int:
 @compiled_part
 def _choose(pipeline: Pipeline, rank: int, priority: Floats, patience: float, state: _Listing) -> int:
     """Run one of a rank's candidates; return its symbol."""
-    m, duration, count = pipeline.num_microbatches, pipeline.duration, state.num_run
-    candidates, starts = state.candidates, state.starts
-    num_places = candidates.shape[1]
+    m, count = pipeline.num_microbatches, state.num_run
+    candidate, start = state.candidates[rank], state.starts[rank]
     first = NOBODY
-    for place in range(num_places):
-        if candidates[rank, place] != NOBODY and (
-            first == NOBODY or starts[rank, place] < starts[rank, first]
-        ):
+    for place in range(len(candidate)):
+        if candidate[place] != NOBODY and (first == NOBODY or start[place] < start[first]):
             first = place
-    until = starts[rank, first] + patience * duration[candidates[rank, first]] + 1e-9
+    until = start[first] + patience * pipeline.duration[candidate[first]] + 1e-9
     chosen, least = first, np.inf
-    for place in range(num_places):
-        symbol = candidates[rank, place]
-        if symbol != NOBODY and starts[rank, place] <= until:
-            value = priority[symbol * m + count[symbol]]
+    for place in range(len(candidate)):
+        if candidate[place] != NOBODY and start[place] <= until:
+            value = priority[candidate[place] * m + count[candidate[place]]]
             if value < least:
                 chosen, least = place, value
-    symbol = candidates[rank, chosen]
-    finish = starts[rank, chosen] + duration[symbol]
+    symbol: int = candidate[chosen]
+    finish = start[chosen] + pipeline.duration[symbol]
     state.end[symbol * m + count[symbol]] = finish
     count[symbol] += 1
     state.free[rank] = finish
@@ -122,35 +117,32 @@ def _choose(pipeline: Pipeline, rank: int, priority: Floats, patience: float, st
 @compiled_part
 def _list_candidates(pipeline: Pipeline, rank: int, only: int, caps: Ints, state: _Listing) -> None:
     """List what a rank may run next, when each could start, and the least of these; or add one symbol."""
-    m, producer, delay = pipeline.num_microbatches, pipeline.producer, pipeline.delay
-    stages, change, limit = pipeline.stages, pipeline.change, pipeline.limit[rank]
-    count, end, earliest = state.num_run, state.end, state.earliest
-    candidates, starts = state.candidates, state.starts
-    held, free = state.held[rank], state.free[rank]
-    num_stages, num_chunks = len(producer) // 3, stages.shape[1]
+    num_stages, count, held = len(pipeline.rank_of), state.num_run, state.held[rank]
+    stages, limit = pipeline.stages[rank], pipeline.limit[rank]
+    num_chunks = len(stages)
     # Room that must stay free for the microbatch which comes next to the rank's last stage: with it that
     # microbatch can go all the way and come back, and so can, after it, every other one.
-    oldest = count[stages[rank, num_chunks - 1]]
+    oldest = count[stages[num_chunks - 1]]
     # An I that leaves more than it found needs room for that on top, beside what no W can free.
     reserve, ahead, more, alive = 0.0, 0.0, 0.0, 0.0
     for chunk in range(num_chunks):
-        stage = stages[rank, chunk]
-        reserve += change[stage]
-        more = max(more, change[num_stages + stage])
-        alive += (count[stage] - count[num_stages + stage]) * change[stage]
+        stage = stages[chunk]
+        reserve += pipeline.change[stage]
+        more = max(more, pipeline.change[num_stages + stage])
+        alive += (count[stage] - count[num_stages + stage]) * pipeline.change[stage]
         if count[stage] > oldest + 1:
-            ahead += (count[stage] - oldest - 1) * change[stage]
+            ahead += (count[stage] - oldest - 1) * pipeline.change[stage]
     if only == NOBODY:
-        earliest[rank] = np.inf
+        state.earliest[rank] = np.inf
     for place in range(3 * num_chunks):
-        stage = stages[rank, place // 3]
+        stage = stages[place // 3]
         symbol = place % 3 * num_stages + stage
         if only != NOBODY and only != symbol:
             continue
         k = count[symbol]
-        may_run = k < num_ready(producer, m, symbol, count)
+        may_run = k < num_ready(pipeline, symbol, count)
         if may_run and symbol == stage:
-            amount = change[stage]
+            amount = pipeline.change[stage]
             may_run = (
                 k - count[2 * num_stages + stage] < caps[stage]
                 and held + amount <= limit
@@ -158,9 +150,9 @@ def _list_candidates(pipeline: Pipeline, rank: int, only: int, caps: Ints, state
                 and (k <= oldest or ahead + amount + reserve + more <= limit)
             )
         elif may_run and symbol == num_stages + stage:
-            may_run = held + change[symbol] <= limit
-        candidates[rank, place] = symbol if may_run else NOBODY
+            may_run = held + pipeline.change[symbol] <= limit
+        state.candidates[rank, place] = symbol if may_run else NOBODY
         if may_run:
-            begin = max(free, arrival(producer, delay, m, symbol, k, end))
-            starts[rank, place] = begin
-            earliest[rank] = min(earliest[rank], begin)
+            begin = max(state.free[rank], arrival(pipeline, symbol, k, state.end))
+            state.starts[rank, place] = begin
+            state.earliest[rank] = min(state.earliest[rank], begin)

@@ -12,16 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.search.word_timing import (
-    NOBODY,
-    Floats,
-    Indices,
-    Ints,
-    Pipeline,
-    Scratch,
-    copy_into,
-    time_word,
-)
+from pipesim.search.word_timing import NOBODY, Ints, Pipeline, Scratch, copy_into, time_word
 from pipesim.timing.compiling import compiled, compiled_part
 
 State = npt.NDArray[np.uint64]
@@ -121,10 +112,7 @@ def _improve(
     mean: float,
 ) -> float:
     # What is called in one place only is compiled in one place only.
-    num_rows, m = len(word), pipeline.num_microbatches
-    rank_of, producer, consumer = pipeline.rank_of, pipeline.producer, pipeline.consumer
-    change, limit = pipeline.change, pipeline.limit
-    start, end, row_of = scratch.start, scratch.end, scratch.row_of
+    num_rows = len(word)
     turn, count, path, touched, kept, best_word = room
     current = makespan + TIE * mean
     best, best_makespan = current, makespan
@@ -134,12 +122,12 @@ def _improve(
             break
         if accepted:
             _number(word, turn, count, touched)
-            path_length = _critical_path(m, producer, word, turn, start, end, row_of, path, len(limit))
+            path_length = _critical_path(pipeline, word, turn, scratch, path)
         on_path = uniform(state) < CRITICAL
         row = path[int(uniform(state) * path_length)] if on_path else int(uniform(state) * num_rows)
-        _move(rank_of, producer, consumer, change, limit, word, turn, state, row, touched)
+        _move(pipeline, word, turn, state, row, touched)
         value, slack = np.inf, 0.0
-        if _allowed(change, limit, word, count, touched):
+        if _allowed(pipeline, word, count, touched):
             timings += 1
             cooling = 1 - timings / num_timings
             slack = temperature * cooling * cooling * uniform(state) ** 3
@@ -168,37 +156,31 @@ def _copy_touched(target: Ints, source: Ints, touched: Flags) -> None:
 
 
 @compiled_part
-def _clear(count: Ints) -> None:
-    for symbol in range(len(count)):
-        count[symbol] = 0
-
-
-@compiled_part
 def _number(word: Ints, turn: Ints, count: Ints, touched: Flags) -> None:
     """Write the microbatch of each row of the ranks that a move changed."""
     length = len(word) // len(touched)
     for rank in range(len(touched)):
         if touched[rank]:
-            _clear(count)
+            count[:] = 0
             for row in range(rank * length, (rank + 1) * length):
                 turn[row] = count[word[row]]
                 count[word[row]] += 1
 
 
 @compiled_part
-def _allowed(change: Floats, limit: Floats, word: Ints, count: Ints, touched: Flags) -> bool:
+def _allowed(pipeline: Pipeline, word: Ints, count: Ints, touched: Flags) -> bool:
     """Whether some rank was touched and all these hold within their limits and run each W after its I."""
-    num_stages, length = len(change) // 3, len(word) // len(limit)
+    num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
     some = False
     for rank in range(len(touched)):
         if not touched[rank]:
             continue
         some, held = True, 0.0
-        _clear(count)
+        count[:] = 0
         for row in range(rank * length, (rank + 1) * length):
             symbol = word[row]
-            held += change[symbol]
-            if held > limit[rank]:
+            held += pipeline.change[symbol]
+            if held > pipeline.limit[rank]:
                 return False
             if symbol >= 2 * num_stages and count[symbol] == count[symbol - num_stages]:
                 return False
@@ -207,24 +189,12 @@ def _allowed(change: Floats, limit: Floats, word: Ints, count: Ints, touched: Fl
 
 
 @compiled_part
-def _move(
-    rank_of: Indices,
-    producer: Indices,
-    consumer: Indices,
-    change: Floats,
-    limit: Floats,
-    word: Ints,
-    turn: Ints,
-    state: State,
-    row: int,
-    touched: Flags,
-) -> None:
+def _move(pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, touched: Flags) -> None:
     """Draw a move of an action near a row; mark the ranks that it changes, none where it leads nowhere."""
-    length = len(word) // len(limit)
+    length = len(word) // len(pipeline.limit)
     rank = row // length
     first, last = rank * length, (rank + 1) * length - 1
-    for other in range(len(touched)):
-        touched[other] = False
+    touched[:] = False
     row = min(max(row + int(uniform(state) * 3) - 1, first), last)
     distance = 1
     while distance < length and uniform(state) < FARTHER:
@@ -242,58 +212,50 @@ def _move(
                 _shift(word, row + step * place, goal + step * place)
     elif word[row] != word[goal]:
         if kind < EXCHANGES:
-            _exchange_along(rank_of, producer, consumer, word, turn, state, row, goal, touched)
+            _exchange_along(pipeline, word, turn, state, row, goal, touched)
         elif kind < EXCHANGES + SINGLES:
-            target = _reachable(change, limit, word, turn, row, goal)
+            target = _reachable(pipeline, word, turn, row, goal)
             touched[rank] = target != row
             _shift(word, row, target)
         else:
-            _shift_along(rank_of, producer, consumer, word, turn, state, row, goal, touched)
+            _shift_along(pipeline, word, turn, state, row, goal, touched)
 
 
 @compiled_part
-def _reachable(change: Floats, limit: Floats, word: Ints, turn: Ints, row: int, goal: int) -> int:
+def _reachable(pipeline: Pipeline, word: Ints, turn: Ints, row: int, goal: int) -> int:
     """Row nearest to `goal` to which an action can move: within memory, in order with its own kind."""
-    num_stages, length = len(change) // 3, len(word) // len(limit)
-    symbol, k, most = word[row], turn[row], limit[row // length]
-    own, step = change[symbol], 1 if goal > row else -1
+    num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
+    symbol, k, limit = word[row], turn[row], pipeline.limit[row // length]
+    change, step = pipeline.change[symbol], 1 if goal > row else -1
     held = 0.0
     for before in range(row // length * length, row + 1 if goal > row else row):
-        held += change[word[before]]
+        held += pipeline.change[word[before]]
     target = row
     while target != goal:
         other = word[target + step]
         if other == symbol or (other == symbol + step * num_stages and turn[target + step] == k):
             break
         if step > 0:
-            held += change[other]
-        if held - step * own > most:
+            held += pipeline.change[other]
+        if held - step * change > limit:
             break
         if step < 0:
-            held -= change[other]
+            held -= pipeline.change[other]
         target += step
     return target
 
 
 @compiled_part
 def _shift_along(
-    rank_of: Indices,
-    producer: Indices,
-    consumer: Indices,
-    word: Ints,
-    turn: Ints,
-    state: State,
-    row: int,
-    goal: int,
-    touched: Flags,
+    pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, goal: int, touched: Flags
 ) -> None:
     """Shift an action, and those of its microbatch on the following or preceding ranks as far."""
-    num_stages, length = len(rank_of), len(word) // len(touched)
+    num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
     symbol, k, by = word[row], turn[row], goal - row
     onward, with_weights = uniform(state) < 0.5, uniform(state) < WITH_W
-    way = consumer if onward else producer
+    way = pipeline.consumer if onward else pipeline.producer
     while symbol != NOBODY:
-        rank = rank_of[symbol % num_stages]
+        rank = pipeline.rank_of[symbol % num_stages]
         touched[rank] = True
         first, last = rank * length, (rank + 1) * length - 1
         row = _row_of(word, symbol, k, first)
@@ -314,21 +276,14 @@ def _shift_along(
 
 @compiled_part
 def _exchange_along(
-    rank_of: Indices,
-    producer: Indices,
-    consumer: Indices,
-    word: Ints,
-    turn: Ints,
-    state: State,
-    row: int,
-    other: int,
-    touched: Flags,
+    pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, other: int, touched: Flags
 ) -> None:
     """Exchange two actions, and their microbatches' actions on the next ranks where both go the same way."""
-    num_stages, length = len(rank_of), len(word) // len(touched)
+    num_stages, rank_of = len(pipeline.rank_of), pipeline.rank_of
+    length = len(word) // len(pipeline.limit)
     symbol, k, partner, j = word[row], turn[row], word[other], turn[other]
-    onward = uniform(state) < 0.5
-    way, other_way = (consumer if onward else producer), (producer if onward else consumer)
+    onward, back = pipeline.consumer, pipeline.producer
+    way, other_way = (onward, back) if uniform(state) < 0.5 else (back, onward)
     while True:
         touched[row // length] = True
         word[row], word[other] = partner, symbol
@@ -366,31 +321,22 @@ def _shift(word: Ints, source: int, target: int) -> None:
 
 
 @compiled_part
-def _critical_path(
-    m: int,
-    producer_of: Indices,
-    word: Ints,
-    turn: Ints,
-    start: Floats,
-    end: Floats,
-    row_of: Ints,
-    path: Ints,
-    num_ranks: int,
-) -> int:
+def _critical_path(pipeline: Pipeline, word: Ints, turn: Ints, scratch: Scratch, path: Ints) -> int:
     """List rows on one longest path, last first; return how many."""
-    length = len(word) // num_ranks
+    m = pipeline.num_microbatches
+    length = len(word) // len(pipeline.limit)
     row = length - 1
-    for rank in range(1, num_ranks):
-        if end[(rank + 1) * length - 1] > end[row]:
+    for rank in range(1, len(pipeline.limit)):
+        if scratch.end[(rank + 1) * length - 1] > scratch.end[row]:
             row = (rank + 1) * length - 1
     found = 0
     while True:
         path[found] = row
         found += 1
-        if row % length != 0 and end[row - 1] == start[row]:
+        if row % length != 0 and scratch.end[row - 1] == scratch.start[row]:
             row -= 1
             continue
-        producer = producer_of[word[row]]
+        producer = pipeline.producer[word[row]]
         if producer == NOBODY:
             return found
-        row = row_of[producer * m + turn[row]]
+        row = scratch.row_of[producer * m + turn[row]]

@@ -97,25 +97,23 @@ def new_scratch(pipeline: Pipeline) -> Scratch:
     )
 
 
-# Parts take the arrays that they read, and functions take them out of their tuples once: code that carries
-# whole tuples about, or looks into them at every turn, takes twice as long to compile.
 @compiled_part
-def num_ready(producer: Indices, m: int, symbol: int, count: Ints) -> int:
+def num_ready(pipeline: Pipeline, symbol: int, count: Ints) -> int:
     """How many of a symbol can have run, where `count` of each have: W needs its I, others a producer."""
-    num_stages = len(producer) // 3
+    num_stages = len(pipeline.rank_of)
     if symbol >= 2 * num_stages:
         return int(count[symbol - num_stages])
-    source = producer[symbol]
-    return m if source == NOBODY else int(count[source])
+    producer = pipeline.producer[symbol]
+    return pipeline.num_microbatches if producer == NOBODY else int(count[producer])
 
 
 @compiled_part
-def arrival(producer: Indices, delay: Floats, m: int, symbol: int, k: int, end: Floats) -> float:
+def arrival(pipeline: Pipeline, symbol: int, k: int, end: Floats) -> float:
     """When the message for the k-th of a symbol is there; `end` at ``symbol * m + microbatch``."""
-    source = producer[symbol]
-    if source == NOBODY:
+    producer = pipeline.producer[symbol]
+    if producer == NOBODY:
         return 0.0
-    return float(end[source * m + k] + delay[symbol])
+    return float(end[producer * pipeline.num_microbatches + k] + pipeline.delay[symbol])
 
 
 @compiled_part
@@ -131,34 +129,33 @@ def time_word(pipeline: Pipeline, word: Ints, scratch: Scratch, bound: float) ->
 
     Both are infinite if it cannot run, or as soon as its makespan is sure to be more than `bound`.
     """
-    m, work, num_ranks = pipeline.num_microbatches, pipeline.work, len(pipeline.limit)
-    producer_of, delay, lasts = pipeline.producer, pipeline.delay, pipeline.lasts
+    m, num_ranks = pipeline.num_microbatches, len(pipeline.limit)
     start, end, row_of, sequence, count, head, waiting, stack, idle_of = scratch
     length = len(word) // num_ranks
-    _begin(count, waiting, head, idle_of, stack, length)
+    _begin(scratch, length)
     height, timed = num_ranks, 0
     while height > 0:
         height -= 1
         rank = stack[height]
         row, stop = head[rank], (rank + 1) * length
         free = end[row - 1] if row > rank * length else 0.0
-        most_idle, idle = bound - work[rank], idle_of[rank]
+        most_idle, idle = bound - pipeline.work[rank], idle_of[rank]
         while row < stop:
             symbol = word[row]
             k = count[symbol]
-            producer = producer_of[symbol]
+            producer = pipeline.producer[symbol]
             if producer != NOBODY:
                 if count[producer] <= k:
                     waiting[producer] = rank
                     break
-                there = end[row_of[producer * m + k]] + delay[symbol]
+                there = end[row_of[producer * m + k]] + pipeline.delay[symbol]
                 if there > free:
                     idle += there - free
                     if idle > most_idle:
                         return np.inf, np.inf
                     free = there
             start[row] = free
-            free += lasts[symbol * m + k]
+            free += pipeline.lasts[symbol * m + k]
             end[row] = free
             row_of[symbol * m + k] = row
             sequence[timed] = row
@@ -175,16 +172,16 @@ def time_word(pipeline: Pipeline, word: Ints, scratch: Scratch, bound: float) ->
 
 
 @compiled_part
-def _begin(count: Ints, waiting: Ints, head: Ints, idle: Floats, stack: Ints, length: int) -> None:
+def _begin(scratch: Scratch, length: int) -> None:
     """Put every rank at its first row, rank 0 to go first."""
-    num_ranks = len(head)
-    for symbol in range(len(count)):
-        count[symbol] = 0
-        waiting[symbol] = NOBODY
+    num_ranks = len(scratch.head)
+    for symbol in range(len(scratch.num_run)):
+        scratch.num_run[symbol] = 0
+        scratch.waiting[symbol] = NOBODY
     for rank in range(num_ranks):
-        head[rank] = rank * length
-        idle[rank] = 0.0
-        stack[rank] = num_ranks - 1 - rank
+        scratch.head[rank] = rank * length
+        scratch.idle[rank] = 0.0
+        scratch.stack[rank] = num_ranks - 1 - rank
 
 
 @compiled_part
@@ -207,7 +204,6 @@ def latest_starts(pipeline: Pipeline, word: Ints, scratch: Scratch, latest: Floa
     """
     m = pipeline.num_microbatches
     length = len(word) // len(pipeline.limit)
-    consumer_of, delay, lasts = pipeline.consumer, pipeline.delay, pipeline.lasts
     count, sequence = scratch.num_run, scratch.sequence
     for position in range(len(sequence) - 1, -1, -1):
         row = sequence[position]
@@ -219,10 +215,10 @@ def latest_starts(pipeline: Pipeline, word: Ints, scratch: Scratch, latest: Floa
             following = word[row + 1]
             after = count[following] if following != symbol else k + 1
             finish = latest[following * m + after]
-        consumer = consumer_of[symbol]
-        if consumer != NOBODY and latest[consumer * m + k] - delay[consumer] < finish:
-            finish = latest[consumer * m + k] - delay[consumer]
-        latest[symbol * m + k] = finish - lasts[symbol * m + k]
+        consumer = pipeline.consumer[symbol]
+        if consumer != NOBODY and latest[consumer * m + k] - pipeline.delay[consumer] < finish:
+            finish = latest[consumer * m + k] - pipeline.delay[consumer]
+        latest[symbol * m + k] = finish - pipeline.lasts[symbol * m + k]
     for symbol in range(len(count)):
         count[symbol] = m
 
@@ -230,12 +226,12 @@ def latest_starts(pipeline: Pipeline, word: Ints, scratch: Scratch, latest: Floa
 @compiled
 def fits(pipeline: Pipeline, word: Ints) -> bool:
     """Whether no rank ever holds more than its limit."""
-    change, limit = pipeline.change, pipeline.limit
-    length = len(word) // len(limit)
-    for rank in range(len(limit)):
+    num_ranks = len(pipeline.limit)
+    length = len(word) // num_ranks
+    for rank in range(num_ranks):
         held = 0.0
         for row in range(rank * length, (rank + 1) * length):
-            held += change[word[row]]
-            if held > limit[rank]:
+            held += pipeline.change[word[row]]
+            if held > pipeline.limit[rank]:
                 return False
     return True

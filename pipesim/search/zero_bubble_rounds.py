@@ -69,12 +69,11 @@ def zero_bubble_word(
 def _run_all(
     pipeline: Pipeline, extra_forward: bool, forward_first: bool, eager: bool, word: Ints, progress: _Progress
 ) -> None:
-    p, m, producer = len(pipeline.limit), pipeline.num_microbatches, pipeline.producer
-    count, warmup = progress.num_run, progress.warmup
+    p, count = len(pipeline.limit), progress.num_run
     _plan_warm_up(pipeline, extra_forward, progress)
     for rank in range(p):
-        for _ in range(warmup[rank]):
-            if count[rank] < num_ready(producer, m, rank, count):
+        for _ in range(progress.warmup[rank]):
+            if count[rank] < num_ready(pipeline, rank, count):
                 _run(rank, pipeline, word, progress)
     going = True
     while going:
@@ -89,14 +88,13 @@ def _run_all(
 def _plan_warm_up(pipeline: Pipeline, extra_forward: bool, progress: _Progress) -> None:
     """Count the F that each rank runs before its first I."""
     m, p = pipeline.num_microbatches, len(pipeline.limit)
-    duration, delay, change, limit = pipeline.duration, pipeline.delay, pipeline.change, pipeline.limit
-    producer, consumer = pipeline.producer, pipeline.consumer
+    duration, change = pipeline.duration, pipeline.change
     alone, warmup = progress.alone, progress.warmup
-    symbol = consumer[0]
+    symbol = pipeline.consumer[0]
     while symbol != NOBODY:
-        source = producer[symbol]
-        alone[symbol] = alone[source] + duration[source] + delay[symbol]
-        symbol = consumer[symbol]
+        producer = pipeline.producer[symbol]
+        alone[symbol] = alone[producer] + duration[producer] + pipeline.delay[symbol]
+        symbol = pipeline.consumer[symbol]
     for rank in range(p - 1, -1, -1):
         fitting = m + 0.0
         if duration[rank] > 0:
@@ -105,7 +103,7 @@ def _plan_warm_up(pipeline: Pipeline, extra_forward: bool, progress: _Progress) 
         if rank < p - 1:
             number = max(number, warmup[rank + 1] + 1)
         # An I that leaves more than it found must always find room for that.
-        left = limit[rank] - max(0.0, change[p + rank])
+        left = pipeline.limit[rank] - max(0.0, change[p + rank])
         room = int(left / change[rank]) if change[rank] > 0 else m
         # Room for the ranks before it to stay one F ahead.
         warmup[rank] = max(1, min(number, room - rank, m))
@@ -116,12 +114,11 @@ def _round(
     rank: int, pipeline: Pipeline, word: Ints, progress: _Progress, forward_first: bool, eager: bool
 ) -> bool:
     """Run a rank's next I and next F as far as they can; whether there was one."""
-    m, producer, delay = pipeline.num_microbatches, pipeline.producer, pipeline.delay
     backward, count = len(pipeline.limit) + rank, progress.num_run
-    ready = count[backward] < num_ready(producer, m, backward, count)
+    ready = count[backward] < num_ready(pipeline, backward, count)
     forward_done = False
     if ready:
-        there = arrival(producer, delay, m, backward, count[backward], progress.end)
+        there = arrival(pipeline, backward, count[backward], progress.end)
         if forward_first and there > progress.now[rank] + 1e-9:
             forward_done = _forward(rank, pipeline, word, progress, eager)
         _fill(rank, there, pipeline, word, progress, eager)
@@ -136,9 +133,8 @@ def _round(
 def _run(symbol: int, pipeline: Pipeline, word: Ints, progress: _Progress) -> None:
     """Append a symbol to its rank and time it."""
     count, now, idle, row = progress.num_run, progress.now, progress.idle, progress.row
-    m, producer, delay = pipeline.num_microbatches, pipeline.producer, pipeline.delay
-    rank, k = symbol % len(pipeline.limit), count[symbol]
-    begin = max(now[rank], arrival(producer, delay, m, symbol, k, progress.end))
+    m, rank, k = pipeline.num_microbatches, symbol % len(pipeline.limit), count[symbol]
+    begin = max(now[rank], arrival(pipeline, symbol, k, progress.end))
     if row[rank] > rank * 3 * m:
         idle[rank] += begin - now[rank]
     now[rank] = begin + pipeline.duration[symbol]
@@ -152,14 +148,13 @@ def _run(symbol: int, pipeline: Pipeline, word: Ints, progress: _Progress) -> No
 @compiled_part
 def _fill(rank: int, until: float, pipeline: Pipeline, word: Ints, progress: _Progress, eager: bool) -> None:
     """Run W in the gap before `until`."""
-    m, producer, lasts = pipeline.num_microbatches, pipeline.producer, pipeline.duration
     count, now, idle = progress.num_run, progress.now, progress.idle
     weight = 2 * len(pipeline.limit) + rank
-    while count[weight] < num_ready(producer, m, weight, count):
+    while count[weight] < num_ready(pipeline, weight, count):
         gap = until - now[rank]
         if gap < 1e-9:
             return
-        short = gap < lasts[weight] * (1 - 1e-9)
+        short = gap < pipeline.duration[weight] * (1 - 1e-9)
         if short and not (eager and _idles_most(rank, gap, idle)):
             return
         _run(weight, pipeline, word, progress)
@@ -177,11 +172,10 @@ def _idles_most(rank: int, gap: float, idle: Floats) -> bool:
 @compiled_part
 def _make_room(rank: int, amount: float, pipeline: Pipeline, word: Ints, progress: _Progress) -> bool:
     """Run W until `amount` more fits; whether it then does."""
-    m, producer, limit = pipeline.num_microbatches, pipeline.producer, pipeline.limit
     count, held = progress.num_run, progress.held
-    weight = 2 * len(limit) + rank
-    while held[rank] + amount > limit[rank]:
-        if count[weight] == num_ready(producer, m, weight, count):
+    weight = 2 * len(pipeline.limit) + rank
+    while held[rank] + amount > pipeline.limit[rank]:
+        if count[weight] == num_ready(pipeline, weight, count):
             return False
         _run(weight, pipeline, word, progress)
     return True
@@ -190,10 +184,9 @@ def _make_room(rank: int, amount: float, pipeline: Pipeline, word: Ints, progres
 @compiled_part
 def _forward(rank: int, pipeline: Pipeline, word: Ints, progress: _Progress, eager: bool) -> bool:
     """Run the next F, and before it the W that make room or fill the gap; whether there was one."""
-    m, producer, delay = pipeline.num_microbatches, pipeline.producer, pipeline.delay
     count, p = progress.num_run, len(pipeline.limit)
     k = count[rank]
-    if k == num_ready(producer, m, rank, count):
+    if k == num_ready(pipeline, rank, count):
         return False
     amount, more = pipeline.change[rank], max(0.0, pipeline.change[p + rank])
     # What no W can free.
@@ -201,6 +194,6 @@ def _forward(rank: int, pipeline: Pipeline, word: Ints, progress: _Progress, eag
         return False
     if not _make_room(rank, amount, pipeline, word, progress):
         return False
-    _fill(rank, arrival(producer, delay, m, rank, k, progress.end), pipeline, word, progress, eager)
+    _fill(rank, arrival(pipeline, rank, k, progress.end), pipeline, word, progress, eager)
     _run(rank, pipeline, word, progress)
     return True

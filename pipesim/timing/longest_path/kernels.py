@@ -14,39 +14,21 @@ Floats = npt.NDArray[np.float64]
 NONE = -1
 
 
+@compiled
 def runnable_order(offsets: Ints, producer: Ints, joined: npt.NDArray[np.bool_], order: Ints) -> int:
     """Write rows into `order`, each after its producer and its rank's earlier rows; return how many can run.
 
     Of an overlapped pair only the first row is listed, and both count.
     """
-    num_ranks, num_rows = len(offsets) - 1, len(producer)
-    return _list_runnable(
-        offsets,
-        producer,
-        joined,
-        order,
-        offsets[:-1].copy(),
-        np.zeros(num_rows, np.bool_),
-        np.full(num_rows, NONE, np.int32),
-        np.full(num_ranks, NONE, np.int32),
-        np.arange(num_ranks, dtype=np.int32)[::-1].copy(),
-    )
-
-
-@compiled
-def _list_runnable(
-    offsets: Ints,
-    producer: Ints,
-    joined: npt.NDArray[np.bool_],
-    order: Ints,
-    head: Ints,
-    done: npt.NDArray[np.bool_],
-    first_waiting: Ints,
-    next_waiting: Ints,
-    stack: Ints,
-) -> int:
-    # Arrays are made outside: to make them takes as long to compile as all else.
-    height, listed, finished = len(stack), 0, 0
+    num_ranks = len(offsets) - 1
+    head = offsets[:-1].copy()
+    done = np.zeros(len(producer), np.bool_)
+    first_waiting = np.full(len(producer), NONE, np.int32)
+    next_waiting = np.full(num_ranks, NONE, np.int32)
+    stack = np.empty(num_ranks, np.int32)
+    for rank in range(num_ranks):
+        stack[rank] = num_ranks - 1 - rank
+    height, listed, finished = num_ranks, 0, 0
     while height > 0:
         height -= 1
         rank = stack[height]
