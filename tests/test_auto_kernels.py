@@ -141,9 +141,8 @@ def test_latest_starts_leave_every_action_its_place() -> None:
     problem = problem_of(rng, 4, 2, 8, 8)
     pipeline, _ = problem.pipeline()
     word, scratch = listed(problem, rng), new_scratch(pipeline)
+    latest = latest_starts(pipeline.backwards(), word, scratch)
     makespan = time_word(pipeline, word, scratch, np.inf)[0]
-    latest = np.empty(len(word))
-    latest_starts(pipeline, word, scratch, latest)
     slack = makespan + latest - scratch.start[scratch.row_of]
     assert slack.min() == pytest.approx(0, abs=1e-9)
     assert (slack > -1e-9).all()

@@ -12,7 +12,7 @@ def load_kernels() -> None:
     """Call each compiled function of the search once, that which takes longest to compile first."""
     from pipesim.search.listing import list_word
     from pipesim.search.moves import improve_word
-    from pipesim.search.word_timing import fits, latest_starts, new_scratch
+    from pipesim.search.word_timing import new_scratch
 
     ranks = np.arange(2, dtype=np.int32)
     memory = MemoryLimit(np.ones(2), np.full(2, np.inf))
@@ -20,6 +20,4 @@ def load_kernels() -> None:
     pipeline, _ = problem.pipeline()
     word, scratch = np.array([0, 2, 4, 1, 3, 5], np.int32), new_scratch(pipeline)
     improve_word(pipeline, word, scratch, np.ones(1, np.uint64), 1, 0.0, 0.0)
-    latest_starts(pipeline, word, scratch, np.empty(problem.num_actions))
-    fits(pipeline, word)
     list_word(pipeline, np.zeros(problem.num_actions), 0.0, no_caps(pipeline), word)

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from pipesim.search.word_timing import NOBODY, Floats, Ints, Pipeline, arrival, num_ready
+from pipesim.search.word_timing import (
+    CHANGE,
+    CONSUMER,
+    DURATION,
+    END,
+    HEAD,
+    LIMIT,
+    NOBODY,
+    NUM_RUN,
+    PLACE,
+    RANK,
+    SYMBOL,
+    WORD,
+    Floats,
+    Ints,
+    Pipeline,
+    Scratch,
+    arrival,
+    num_ready,
+)
 from pipesim.timing.compiling import compiled, compiled_part
 
-
-class _Listing(NamedTuple):
-    """Runs of symbols and their ends; by rank: time, memory, next row, what it may run next and when."""
-
-    num_run: Ints
-    end: Floats
-    free: Floats
-    held: Floats
-    row: Ints
-    earliest: Floats
-    candidates: Ints
-    starts: Floats
+CAPS = 4
+"""Row of `Scratch.ints` beside those of timing: by stage."""
+FREE, HELD, EARLIEST, PRIORITY, BEGIN = 0, 2, 3, 4, 5
+"""Rows of `Scratch.floats`, beside END by symbol and microbatch: by rank, when it is free, what it holds and
+when it can start something first; by symbol and microbatch; by symbol, when it can start next, infinite if
+it cannot."""
 
 
 def list_word(pipeline: Pipeline, priority: Floats, patience: float, caps: Ints, word: Ints) -> float:
@@ -42,117 +53,122 @@ def list_word(pipeline: Pipeline, priority: Floats, patience: float, caps: Ints,
     word : int32, shape (3 * S * m,)
         Filled.
     """
-    num_ranks, num_chunks = pipeline.stages.shape
-    num_symbols, m = 3 * num_ranks * num_chunks, pipeline.num_microbatches
-    listing = _Listing(
-        num_run=np.zeros(num_symbols, np.int32),
-        end=np.zeros(num_symbols * m),
-        free=np.zeros(num_ranks),
-        held=np.zeros(num_ranks),
-        row=(3 * num_chunks * m * np.arange(num_ranks)).astype(np.int32),
-        earliest=np.zeros(num_ranks),
-        candidates=np.zeros((num_ranks, 3 * num_chunks), np.int32),
-        starts=np.zeros((num_ranks, 3 * num_chunks)),
-    )
-    _list(pipeline, priority, patience, caps, word, listing)
-    return float(listing.free.max())
+    scratch = Scratch(np.zeros((CAPS + 1, len(word)), np.int64), np.zeros((BEGIN + 1, len(word))))
+    scratch.ints[CAPS, : pipeline.num_stages], scratch.floats[PRIORITY] = caps, priority
+    makespan = _list(pipeline, scratch, patience)
+    word[:] = scratch.ints[WORD]
+    return makespan
 
 
 @compiled
-def _list(
-    pipeline: Pipeline, priority: Floats, patience: float, caps: Ints, word: Ints, state: _Listing
-) -> None:
-    rank_of, num_stages = pipeline.rank_of, len(pipeline.rank_of)
-    for rank in range(len(pipeline.limit)):
-        _list_candidates(pipeline, rank, NOBODY, caps, state)
-    for _ in range(len(word)):
-        rank = _least(state.earliest)
-        symbol = _choose(pipeline, rank, priority, patience, state)
-        word[state.row[rank]] = symbol
-        state.row[rank] += 1
-        _list_candidates(pipeline, rank, NOBODY, caps, state)
-        consumer = pipeline.consumer[symbol]
+def _list(pipeline: Pipeline, scratch: Scratch, patience: float) -> float:
+    ints, floats, num_ranks = scratch.ints, scratch.floats, pipeline.num_ranks
+    for rank in range(num_ranks):
+        ints[HEAD, rank], floats[EARLIEST, rank] = rank * pipeline.length, np.inf
+    num_places, makespan = 3 * pipeline.num_stages // num_ranks, 0.0
+    for rank in range(num_ranks):
+        _list_candidates(pipeline, scratch, rank, rank * num_places, (rank + 1) * num_places)
+    for _ in range(num_ranks * pipeline.length):
+        rank = _first_to_start(floats, num_ranks)
+        first = rank * num_places
+        symbol = _choose(pipeline, scratch, first, first + num_places, patience)
+        finish = _run(pipeline, scratch, rank, symbol)
+        if finish > makespan:
+            makespan = finish
+        _list_candidates(pipeline, scratch, rank, first, first + num_places)
+        consumer = pipeline.ints[CONSUMER, symbol]
         # Of another rank nothing changes but that its next one of this symbol has what it takes.
-        if consumer != NOBODY and state.num_run[consumer] == state.num_run[symbol] - 1:
-            other = rank_of[consumer % num_stages]
+        if consumer != NOBODY and ints[NUM_RUN, consumer] == ints[NUM_RUN, symbol] - 1:
+            other, place = pipeline.ints[RANK, consumer], pipeline.ints[PLACE, consumer]
             if other != rank:
-                _list_candidates(pipeline, other, consumer, caps, state)
+                _list_candidates(pipeline, scratch, other, place, place + 1)
+    return makespan
 
 
 @compiled_part
-def _least(values: Floats) -> int:
-    """Place of the first of the least values."""
+def _first_to_start(floats: Floats, num_ranks: int) -> int:
+    """Rank that can start something first."""
     least = 0
-    for place in range(1, len(values)):
-        if values[place] < values[least]:
-            least = place
+    for rank in range(1, num_ranks):
+        if floats[EARLIEST, rank] < floats[EARLIEST, least]:
+            least = rank
     return least
 
 
 @compiled_part
-def _choose(pipeline: Pipeline, rank: int, priority: Floats, patience: float, state: _Listing) -> int:
-    """Run one of a rank's candidates; return its symbol."""
-    m, count = pipeline.num_microbatches, state.num_run
-    candidate, start = state.candidates[rank], state.starts[rank]
-    first = NOBODY
-    for place in range(len(candidate)):
-        if candidate[place] != NOBODY and (first == NOBODY or start[place] < start[first]):
-            first = place
-    until = start[first] + patience * pipeline.duration[candidate[first]] + 1e-9
-    chosen, least = first, np.inf
-    for place in range(len(candidate)):
-        if candidate[place] != NOBODY and start[place] <= until:
-            value = priority[candidate[place] * m + count[candidate[place]]]
+def _choose(pipeline: Pipeline, scratch: Scratch, begin: int, stop: int, patience: float) -> int:
+    """Choose among the symbols of a rank, which stand from one place to another."""
+    symbols, ints, floats = pipeline.ints, scratch.ints, scratch.floats
+    chosen: int = symbols[SYMBOL, begin]
+    start = np.inf
+    for place in range(begin, stop):
+        symbol = symbols[SYMBOL, place]
+        if floats[BEGIN, symbol] < start:
+            chosen, start = symbol, floats[BEGIN, symbol]
+    until, least = start + patience * pipeline.floats[DURATION, chosen] + 1e-9, np.inf
+    for place in range(begin, stop):
+        symbol = symbols[SYMBOL, place]
+        if floats[BEGIN, symbol] <= until:
+            value = floats[PRIORITY, symbol * pipeline.num_microbatches + ints[NUM_RUN, symbol]]
             if value < least:
-                chosen, least = place, value
-    symbol: int = candidate[chosen]
-    finish = start[chosen] + pipeline.duration[symbol]
-    state.end[symbol * m + count[symbol]] = finish
-    count[symbol] += 1
-    state.free[rank] = finish
-    state.held[rank] += pipeline.change[symbol]
-    return int(symbol)
+                chosen, least = symbol, value
+    return chosen
 
 
 @compiled_part
-def _list_candidates(pipeline: Pipeline, rank: int, only: int, caps: Ints, state: _Listing) -> None:
-    """List what a rank may run next, when each could start, and the least of these; or add one symbol."""
-    num_stages, count, held = len(pipeline.rank_of), state.num_run, state.held[rank]
-    stages, limit = pipeline.stages[rank], pipeline.limit[rank]
-    num_chunks = len(stages)
+def _run(pipeline: Pipeline, scratch: Scratch, rank: int, symbol: int) -> float:
+    """Append a symbol to its rank, whose candidates are then to be listed anew; return its end."""
+    ints, floats = scratch.ints, scratch.floats
+    row, k = ints[HEAD, rank], ints[NUM_RUN, symbol]
+    finish: float = floats[BEGIN, symbol] + pipeline.floats[DURATION, symbol]
+    floats[FREE, rank] = floats[END, symbol * pipeline.num_microbatches + k] = finish
+    floats[HELD, rank] += pipeline.floats[CHANGE, symbol]
+    floats[EARLIEST, rank] = np.inf
+    ints[NUM_RUN, symbol] = k + 1
+    ints[WORD, row] = symbol
+    ints[HEAD, rank] = row + 1
+    return finish
+
+
+@compiled_part
+def _list_candidates(pipeline: Pipeline, scratch: Scratch, rank: int, begin: int, stop: int) -> None:
+    """Write when those of a rank's symbols from one place to another can start next, and the least of all."""
+    num_stages, needs, change = pipeline.num_stages, pipeline.ints, pipeline.floats
+    ints, floats = scratch.ints, scratch.floats
+    held, limit, num_places = floats[HELD, rank], change[LIMIT, rank], 3 * num_stages // pipeline.num_ranks
+    first, last = rank * num_places, (rank + 1) * num_places
     # Room that must stay free for the microbatch which comes next to the rank's last stage: with it that
     # microbatch can go all the way and come back, and so can, after it, every other one.
-    oldest = count[stages[num_chunks - 1]]
+    oldest = ints[NUM_RUN, needs[SYMBOL, last - 3]]
     # An I that leaves more than it found needs room for that on top, beside what no W can free.
     reserve, ahead, more, alive = 0.0, 0.0, 0.0, 0.0
-    for chunk in range(num_chunks):
-        stage = stages[chunk]
-        reserve += pipeline.change[stage]
-        more = max(more, pipeline.change[num_stages + stage])
-        alive += (count[stage] - count[num_stages + stage]) * pipeline.change[stage]
-        if count[stage] > oldest + 1:
-            ahead += (count[stage] - oldest - 1) * pipeline.change[stage]
-    if only == NOBODY:
-        state.earliest[rank] = np.inf
-    for place in range(3 * num_chunks):
-        stage = stages[place // 3]
-        symbol = place % 3 * num_stages + stage
-        if only != NOBODY and only != symbol:
-            continue
-        k = count[symbol]
-        may_run = k < num_ready(pipeline, symbol, count)
-        if may_run and symbol == stage:
-            amount = pipeline.change[stage]
-            may_run = (
-                k - count[2 * num_stages + stage] < caps[stage]
-                and held + amount <= limit
-                and alive + amount + more <= limit
-                and (k <= oldest or ahead + amount + reserve + more <= limit)
-            )
-        elif may_run and symbol == num_stages + stage:
-            may_run = held + pipeline.change[symbol] <= limit
-        state.candidates[rank, place] = symbol if may_run else NOBODY
+    for place in range(first, last, 3):
+        stage = needs[SYMBOL, place]
+        amount, left, k = change[CHANGE, stage], change[CHANGE, num_stages + stage], ints[NUM_RUN, stage]
+        reserve += amount
+        if left > more:
+            more = left
+        alive += (k - ints[NUM_RUN, num_stages + stage]) * amount
+        if k > oldest + 1:
+            ahead += (k - oldest - 1) * amount
+    for place in range(begin, stop):
+        symbol = needs[SYMBOL, place]
+        stage, k = symbol % num_stages, ints[NUM_RUN, symbol]
+        may_run = k < num_ready(pipeline, symbol, ints)
+        if may_run and symbol < 2 * num_stages:
+            amount = change[CHANGE, symbol]
+            may_run = held + amount <= limit
+            if may_run and symbol == stage:
+                may_run = (
+                    k - ints[NUM_RUN, 2 * num_stages + stage] < ints[CAPS, stage]
+                    and alive + amount + more <= limit
+                    and (k <= oldest or ahead + amount + reserve + more <= limit)
+                )
+        start = np.inf
         if may_run:
-            begin = max(state.free[rank], arrival(pipeline, symbol, k, state.end))
-            state.starts[rank, place] = begin
-            state.earliest[rank] = min(state.earliest[rank], begin)
+            start = arrival(pipeline, symbol, k, floats)
+            if start < floats[FREE, rank]:
+                start = floats[FREE, rank]
+            if start < floats[EARLIEST, rank]:
+                floats[EARLIEST, rank] = start
+        floats[BEGIN, symbol] = start

@@ -89,6 +89,7 @@ class Search:
         self.num_spells = num_spells if num_spells >= SPELLS else 0
         self.num_timings = num_timings - self.num_spells * SPELL_COST
         self.pipeline, self.scale = problem.pipeline()
+        self.backwards = self.pipeline.backwards()
         self.scratch = new_scratch(self.pipeline)
         self.pool = Pool()
         self.good_enough = lower_bound_s(problem) / self.scale * (1 + 1e-12)
@@ -160,21 +161,20 @@ class Search:
         from pipesim.search.word_timing import latest_starts
 
         rng, m = self.rng, self.pipeline.num_microbatches
-        times = np.empty(self.problem.num_actions)
         for _ in range(number):
             if self._done:
                 return
             entries = self.pool.entries
             _, word = entries[int(len(entries) * rng.random() ** 2)]
-            self._time(word)
             if rng.random() < 0.7:
-                latest_starts(self.pipeline, word, self.scratch, times)
+                times = latest_starts(self.backwards, word, self.scratch)
             else:
-                times[:] = self.scratch.start[self.scratch.row_of]
+                self._time(word)
+                times = self.scratch.start[self.scratch.row_of]
             spread = 4 * rng.random() ** 2
             by_symbol = len(times) // m
             noise = rng.random((by_symbol, 1 if rng.random() < 0.5 else m)) - 0.5
-            caps = self._peaks(word) + rng.integers(-1, 2, len(self.pipeline.rank_of))
+            caps = self._peaks(word) + rng.integers(-1, 2, self.problem.num_stages)
             priority = np.ravel(times.reshape(by_symbol, m) + spread * noise)
             self.pool.add(*self._list(priority, self._patience(), np.clip(caps, 1, m).astype(np.int32)))
 

@@ -7,16 +7,36 @@ another only all of them together get better.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
-from pipesim.search.word_timing import NOBODY, Ints, Pipeline, Scratch, copy_into, time_word
+from pipesim.search.word_timing import (
+    BEST,
+    CHANGE,
+    CONSUMER,
+    END,
+    KEPT,
+    LIMIT,
+    NOBODY,
+    NUM_RUN,
+    PATH,
+    PRODUCER,
+    RANK,
+    ROW_OF,
+    START,
+    TOUCHED,
+    TURN,
+    WORD,
+    Ints,
+    Pipeline,
+    Scratch,
+    Table,
+    time_rows,
+    time_word,
+)
 from pipesim.timing.compiling import compiled, compiled_part
 
 State = npt.NDArray[np.uint64]
-Flags = npt.NDArray[np.bool_]
 TIE = 1e-4
 """Weight of the ranks' mean end beside the makespan: most moves leave the makespan alone, some still help."""
 CRITICAL = 0.85
@@ -44,15 +64,10 @@ def uniform(state: State) -> float:
     return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
 
 
-class _Room(NamedTuple):
-    """Microbatch of each row, runs of each symbol, rows of a path, ranks that a move changed, two words."""
-
-    turn: Ints
-    num_run: Ints
-    path: Ints
-    touched: Flags
-    kept: Ints
-    best: Ints
+@compiled_part
+def _below(state: State, number: float) -> int:
+    """Draw a whole number below another, which is a float so that none is a constant to compile for."""
+    return int(uniform(state) * number)
 
 
 def improve_word(
@@ -83,37 +98,27 @@ def improve_word(
     good_enough : float
         Stop at this makespan.
     """
-    num_rows = len(word)
-    room = _Room(
-        turn=np.empty(num_rows, np.int32),
-        num_run=np.empty(len(pipeline.duration), np.int32),
-        path=np.empty(num_rows, np.int32),
-        touched=np.ones(len(pipeline.limit), np.bool_),
-        kept=word.copy(),
-        best=word.copy(),
-    )
+    scratch.ints[TOUCHED] = 1
+    scratch.ints[KEPT] = scratch.ints[BEST] = word
     makespan, mean = time_word(pipeline, word, scratch, np.inf)
-    return _improve(
-        pipeline, word, scratch, state, num_timings, temperature, good_enough, room, makespan, mean
-    )
+    found = _improve(pipeline, scratch, state, num_timings, temperature, good_enough, makespan, mean)
+    word[:] = scratch.ints[BEST]
+    return found
 
 
 @compiled
 def _improve(
     pipeline: Pipeline,
-    word: Ints,
     scratch: Scratch,
     state: State,
     num_timings: int,
     temperature: float,
     good_enough: float,
-    room: _Room,
     makespan: float,
     mean: float,
 ) -> float:
     # What is called in one place only is compiled in one place only.
-    num_rows = len(word)
-    turn, count, path, touched, kept, best_word = room
+    ints, num_rows = scratch.ints, pipeline.length * pipeline.num_ranks
     current = makespan + TIE * mean
     best, best_makespan = current, makespan
     accepted, path_length, timings = True, 0, 0
@@ -121,222 +126,253 @@ def _improve(
         if timings == num_timings or best_makespan <= good_enough:
             break
         if accepted:
-            _number(word, turn, count, touched)
-            path_length = _critical_path(pipeline, word, turn, scratch, path)
-        on_path = uniform(state) < CRITICAL
-        row = path[int(uniform(state) * path_length)] if on_path else int(uniform(state) * num_rows)
-        _move(pipeline, word, turn, state, row, touched)
+            _number(pipeline, ints)
+            path_length = _critical_path(pipeline, scratch)
+        if uniform(state) < CRITICAL:
+            row = ints[PATH, _below(state, float(path_length))]
+        else:
+            row = _below(state, float(num_rows))
+        _move(pipeline, ints, state, row)
         value, slack = np.inf, 0.0
-        if _allowed(pipeline, word, count, touched):
+        if _allowed(pipeline, ints):
             timings += 1
-            cooling = 1 - timings / num_timings
-            slack = temperature * cooling * cooling * uniform(state) ** 3
-            makespan, mean = time_word(pipeline, word, scratch, (current + slack) * (1 + 1e-9))
+            cooling, draw = 1 - timings / num_timings, uniform(state)
+            slack = temperature * cooling * cooling * (draw * draw * draw)
+            makespan, mean = time_rows(pipeline, scratch, (current + slack) * (1 + 1e-9))
             value = makespan + TIE * mean
         accepted = value <= current + slack
-        source, target = (word, kept) if accepted else (kept, word)
-        _copy_touched(target, source, touched)
+        _settle(pipeline, ints, accepted)
         if accepted:
             current = value
             if value < best - 1e-12 * best:
                 best, best_makespan = value, makespan
-                copy_into(best_word, word, num_rows)
-    copy_into(word, best_word, num_rows)
+                for place in range(num_rows):
+                    ints[BEST, place] = ints[WORD, place]
     return best_makespan
 
 
 @compiled_part
-def _copy_touched(target: Ints, source: Ints, touched: Flags) -> None:
-    """Copy the rows of the ranks that a move changed."""
-    length = len(target) // len(touched)
-    for rank in range(len(touched)):
-        if touched[rank]:
+def _settle(pipeline: Pipeline, ints: Table, accepted: bool) -> None:
+    """Keep what a move changed, or take it back."""
+    length, source, target = pipeline.length, KEPT, WORD
+    if accepted:
+        source, target = WORD, KEPT
+    for rank in range(pipeline.num_ranks):
+        if ints[TOUCHED, rank] != 0:
             for row in range(rank * length, (rank + 1) * length):
-                target[row] = source[row]
+                ints[target, row] = ints[source, row]
 
 
 @compiled_part
-def _number(word: Ints, turn: Ints, count: Ints, touched: Flags) -> None:
+def _number(pipeline: Pipeline, ints: Table) -> None:
     """Write the microbatch of each row of the ranks that a move changed."""
-    length = len(word) // len(touched)
-    for rank in range(len(touched)):
-        if touched[rank]:
-            count[:] = 0
+    length = pipeline.length
+    for rank in range(pipeline.num_ranks):
+        if ints[TOUCHED, rank] != 0:
+            for symbol in range(3 * pipeline.num_stages):
+                ints[NUM_RUN, symbol] = 0
             for row in range(rank * length, (rank + 1) * length):
-                turn[row] = count[word[row]]
-                count[word[row]] += 1
+                symbol = ints[WORD, row]
+                ints[TURN, row] = ints[NUM_RUN, symbol]
+                ints[NUM_RUN, symbol] += 1
 
 
 @compiled_part
-def _allowed(pipeline: Pipeline, word: Ints, count: Ints, touched: Flags) -> bool:
+def _allowed(pipeline: Pipeline, ints: Table) -> bool:
     """Whether some rank was touched and all these hold within their limits and run each W after its I."""
-    num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
+    num_stages, length = pipeline.num_stages, pipeline.length
     some = False
-    for rank in range(len(touched)):
-        if not touched[rank]:
+    for rank in range(pipeline.num_ranks):
+        if ints[TOUCHED, rank] == 0:
             continue
-        some, held = True, 0.0
-        count[:] = 0
+        some, held, limit = True, 0.0, pipeline.floats[LIMIT, rank]
+        for symbol in range(3 * num_stages):
+            ints[NUM_RUN, symbol] = 0
         for row in range(rank * length, (rank + 1) * length):
-            symbol = word[row]
-            held += pipeline.change[symbol]
-            if held > pipeline.limit[rank]:
+            symbol = ints[WORD, row]
+            held += pipeline.floats[CHANGE, symbol]
+            if held > limit:
                 return False
-            if symbol >= 2 * num_stages and count[symbol] == count[symbol - num_stages]:
+            num_run = ints[NUM_RUN, symbol]
+            if symbol >= 2 * num_stages and num_run == ints[NUM_RUN, symbol - num_stages]:
                 return False
-            count[symbol] += 1
+            ints[NUM_RUN, symbol] = num_run + 1
     return some
 
 
 @compiled_part
-def _move(pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, touched: Flags) -> None:
+def _within(row: int, first: int, last: int) -> int:
+    """Row, or what is nearest to it between two others."""
+    if row < first:
+        return first
+    if row > last:
+        return last
+    return row
+
+
+@compiled_part
+def _move(pipeline: Pipeline, ints: Table, state: State, row: int) -> None:
     """Draw a move of an action near a row; mark the ranks that it changes, none where it leads nowhere."""
-    length = len(word) // len(pipeline.limit)
+    length = pipeline.length
     rank = row // length
     first, last = rank * length, (rank + 1) * length - 1
-    touched[:] = False
-    row = min(max(row + int(uniform(state) * 3) - 1, first), last)
+    for other in range(pipeline.num_ranks):
+        ints[TOUCHED, other] = 0
+    row = _within(row + _below(state, 3.0) - 1, first, last)
     distance = 1
     while distance < length and uniform(state) < FARTHER:
         distance += 1
-    goal = row + distance if uniform(state) < 0.5 else row - distance
-    goal = min(max(goal, first), last)
+    if uniform(state) >= 0.5:
+        distance = -distance
+    goal = _within(row + distance, first, last)
     if goal == row:
         return
     kind = uniform(state)
     if kind < BLOCKS:
-        step, size = (1 if goal < row else -1), 2 + int(uniform(state) * 3)
-        if first <= row + step * (size - 1) <= last:
-            touched[rank] = True
+        step, size = -1, 2 + _below(state, 3.0)
+        if goal < row:
+            step = 1
+        far = row + step * (size - 1)
+        if far >= first and far <= last:
+            ints[TOUCHED, rank] = 1
             for place in range(size):
-                _shift(word, row + step * place, goal + step * place)
-    elif word[row] != word[goal]:
+                _shift(ints, row + step * place, goal + step * place)
+    elif ints[WORD, row] != ints[WORD, goal]:
         if kind < EXCHANGES:
-            _exchange_along(pipeline, word, turn, state, row, goal, touched)
+            _exchange_along(pipeline, ints, state, row, goal)
         elif kind < EXCHANGES + SINGLES:
-            target = _reachable(pipeline, word, turn, row, goal)
-            touched[rank] = target != row
-            _shift(word, row, target)
+            target = _reachable(pipeline, ints, row, goal)
+            if target != row:
+                ints[TOUCHED, rank] = 1
+                _shift(ints, row, target)
         else:
-            _shift_along(pipeline, word, turn, state, row, goal, touched)
+            _shift_along(pipeline, ints, state, row, goal)
 
 
 @compiled_part
-def _reachable(pipeline: Pipeline, word: Ints, turn: Ints, row: int, goal: int) -> int:
+def _reachable(pipeline: Pipeline, ints: Table, row: int, goal: int) -> int:
     """Row nearest to `goal` to which an action can move: within memory, in order with its own kind."""
-    num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
-    symbol, k, limit = word[row], turn[row], pipeline.limit[row // length]
-    change, step = pipeline.change[symbol], 1 if goal > row else -1
+    floats, rank = pipeline.floats, row // pipeline.length
+    symbol, k = ints[WORD, row], ints[TURN, row]
+    step, stop = -1, row
+    if goal > row:
+        step, stop = 1, row + 1
     held = 0.0
-    for before in range(row // length * length, row + 1 if goal > row else row):
-        held += pipeline.change[word[before]]
+    for before in range(rank * pipeline.length, stop):
+        held += floats[CHANGE, ints[WORD, before]]
+    partner = symbol + step * pipeline.num_stages
     target = row
     while target != goal:
-        other = word[target + step]
-        if other == symbol or (other == symbol + step * num_stages and turn[target + step] == k):
+        other = ints[WORD, target + step]
+        if other == symbol or (other == partner and ints[TURN, target + step] == k):
             break
         if step > 0:
-            held += pipeline.change[other]
-        if held - step * change > limit:
+            held += floats[CHANGE, other]
+        if held - step * floats[CHANGE, symbol] > floats[LIMIT, rank]:
             break
         if step < 0:
-            held -= pipeline.change[other]
+            held -= floats[CHANGE, other]
         target += step
     return target
 
 
 @compiled_part
-def _shift_along(
-    pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, goal: int, touched: Flags
-) -> None:
+def _shift_along(pipeline: Pipeline, ints: Table, state: State, row: int, goal: int) -> None:
     """Shift an action, and those of its microbatch on the following or preceding ranks as far."""
-    num_stages, length = len(pipeline.rank_of), len(word) // len(pipeline.limit)
-    symbol, k, by = word[row], turn[row], goal - row
-    onward, with_weights = uniform(state) < 0.5, uniform(state) < WITH_W
-    way = pipeline.consumer if onward else pipeline.producer
+    num_stages, length = pipeline.num_stages, pipeline.length
+    symbol, k, by = ints[WORD, row], ints[TURN, row], goal - row
+    way = PRODUCER
+    if uniform(state) < 0.5:
+        way = CONSUMER
+    with_weights = uniform(state) < WITH_W
     while symbol != NOBODY:
-        rank = pipeline.rank_of[symbol % num_stages]
-        touched[rank] = True
+        rank = pipeline.ints[RANK, symbol]
+        ints[TOUCHED, rank] = 1
         first, last = rank * length, (rank + 1) * length - 1
-        row = _row_of(word, symbol, k, first)
-        goal = min(max(row + by, first), last)
-        if with_weights and num_stages <= symbol < 2 * num_stages:
-            weights = _row_of(word, symbol + num_stages, k, first)
-            weights_goal = min(max(weights + by, first), last)
+        row = _row_of(ints, symbol, k, first)
+        goal = _within(row + by, first, last)
+        if with_weights and symbol >= num_stages and symbol < 2 * num_stages:
+            weights = _row_of(ints, symbol + num_stages, k, first)
+            weights_goal = _within(weights + by, first, last)
             if by > 0:
-                _shift(word, weights, weights_goal)
-                _shift(word, row, goal)
+                _shift(ints, weights, weights_goal)
+                _shift(ints, row, goal)
             else:
-                _shift(word, row, goal)
-                _shift(word, weights, weights_goal)
+                _shift(ints, row, goal)
+                _shift(ints, weights, weights_goal)
         else:
-            _shift(word, row, goal)
-        symbol = way[symbol] if uniform(state) < ALONG else NOBODY
+            _shift(ints, row, goal)
+        if uniform(state) >= ALONG:
+            return
+        symbol = pipeline.ints[way, symbol]
 
 
 @compiled_part
-def _exchange_along(
-    pipeline: Pipeline, word: Ints, turn: Ints, state: State, row: int, other: int, touched: Flags
-) -> None:
+def _exchange_along(pipeline: Pipeline, ints: Table, state: State, row: int, other: int) -> None:
     """Exchange two actions, and their microbatches' actions on the next ranks where both go the same way."""
-    num_stages, rank_of = len(pipeline.rank_of), pipeline.rank_of
-    length = len(word) // len(pipeline.limit)
-    symbol, k, partner, j = word[row], turn[row], word[other], turn[other]
-    onward, back = pipeline.consumer, pipeline.producer
-    way, other_way = (onward, back) if uniform(state) < 0.5 else (back, onward)
+    needs, length = pipeline.ints, pipeline.length
+    symbol, k, partner, j = ints[WORD, row], ints[TURN, row], ints[WORD, other], ints[TURN, other]
+    way, other_way = PRODUCER, CONSUMER
+    if uniform(state) < 0.5:
+        way, other_way = CONSUMER, PRODUCER
     while True:
-        touched[row // length] = True
-        word[row], word[other] = partner, symbol
-        symbol = way[symbol] if uniform(state) < ALONG else NOBODY
+        ints[TOUCHED, row // length] = 1
+        ints[WORD, row], ints[WORD, other] = partner, symbol
+        if uniform(state) >= ALONG:
+            return
+        symbol = needs[way, symbol]
         if symbol == NOBODY:
             return
-        rank = rank_of[symbol % num_stages]
-        follower = way[partner]
-        if follower == NOBODY or rank_of[follower % num_stages] != rank:
-            follower = other_way[partner]
+        rank = needs[RANK, symbol]
+        follower = needs[way, partner]
+        if follower == NOBODY or needs[RANK, follower] != rank:
+            follower = needs[other_way, partner]
         partner = follower
-        if partner in (NOBODY, symbol) or rank_of[partner % num_stages] != rank:
+        if partner == NOBODY or needs[RANK, partner] != rank:
             return
-        row, other = _row_of(word, symbol, k, rank * length), _row_of(word, partner, j, rank * length)
+        if partner == symbol:
+            return
+        row, other = _row_of(ints, symbol, k, rank * length), _row_of(ints, partner, j, rank * length)
 
 
 @compiled_part
-def _row_of(word: Ints, symbol: int, k: int, first: int) -> int:
+def _row_of(ints: Table, symbol: int, k: int, first: int) -> int:
     """Row of the k-th of a symbol on the rank whose first row is given."""
     row = first - 1
     for _ in range(k + 1):
         row += 1
-        while word[row] != symbol:
+        while ints[WORD, row] != symbol:
             row += 1
     return row
 
 
 @compiled_part
-def _shift(word: Ints, source: int, target: int) -> None:
-    symbol = word[source]
-    step = 1 if target > source else -1
+def _shift(ints: Table, source: int, target: int) -> None:
+    symbol = ints[WORD, source]
+    step = -1
+    if target > source:
+        step = 1
     for row in range(source, target, step):
-        word[row] = word[row + step]
-    word[target] = symbol
+        ints[WORD, row] = ints[WORD, row + step]
+    ints[WORD, target] = symbol
 
 
 @compiled_part
-def _critical_path(pipeline: Pipeline, word: Ints, turn: Ints, scratch: Scratch, path: Ints) -> int:
+def _critical_path(pipeline: Pipeline, scratch: Scratch) -> int:
     """List rows on one longest path, last first; return how many."""
-    m = pipeline.num_microbatches
-    length = len(word) // len(pipeline.limit)
+    ints, times, length = scratch.ints, scratch.floats, pipeline.length
     row = length - 1
-    for rank in range(1, len(pipeline.limit)):
-        if scratch.end[(rank + 1) * length - 1] > scratch.end[row]:
+    for rank in range(1, pipeline.num_ranks):
+        if times[END, (rank + 1) * length - 1] > times[END, row]:
             row = (rank + 1) * length - 1
     found = 0
     while True:
-        path[found] = row
+        ints[PATH, found] = row
         found += 1
-        if row % length != 0 and scratch.end[row - 1] == scratch.start[row]:
+        if row % length != 0 and times[END, row - 1] == times[START, row]:
             row -= 1
             continue
-        producer = pipeline.producer[word[row]]
+        producer = pipeline.ints[PRODUCER, ints[WORD, row]]
         if producer == NOBODY:
             return found
-        row = scratch.row_of[producer * m + turn[row]]
+        row = ints[ROW_OF, producer * pipeline.num_microbatches + ints[TURN, row]]

@@ -28,7 +28,7 @@ PATIENCE_SHARE = (0.5, 0.2, 0.15, 0.1, 0.05)
 def rule(pipeline: Pipeline, which: tuple[str, bool, bool, bool]) -> Floats:
     """Priority by kind of operation, then by chunk and microbatch."""
     order, deep_forward, deep_backward, microbatch_first = which
-    num_stages, m = len(pipeline.rank_of), pipeline.num_microbatches
+    num_stages, m = pipeline.num_stages, pipeline.num_microbatches
     stage, k = np.arange(num_stages)[:, None], np.arange(m)[None, :]
     parts = []
     for op, deep in (("F", deep_forward), ("I", deep_backward), ("W", deep_backward)):
@@ -44,9 +44,9 @@ def pattern(pipeline: Pipeline, stretch: Floats) -> Floats:
     Each microbatch goes its way alone, and each message and action takes `stretch[direction, chunk]` times as
     long as it must (arXiv 2405.15362 builds V-Min, V-Half and ZB-V from such blocks).
     """
-    num_stages, m = len(pipeline.rank_of), pipeline.num_microbatches
+    num_stages, m = pipeline.num_stages, pipeline.num_microbatches
     duration, delay = pipeline.duration.reshape(3, -1), pipeline.delay.reshape(3, -1)
-    chunk = np.arange(num_stages) // len(pipeline.limit)
+    chunk = np.arange(num_stages) // pipeline.num_ranks
     forward, backward = (duration[d] * stretch[d][chunk] for d in (0, 1))
     offset = np.zeros((3, num_stages))
     offset[0, 1:] = np.cumsum(forward[:-1] + delay[0, 1:])
@@ -70,7 +70,7 @@ def random_stretch(pipeline: Pipeline, rng: np.random.Generator) -> Floats:
 
 def no_caps(pipeline: Pipeline) -> Ints:
     """Let memory alone limit a stage."""
-    return np.full(len(pipeline.rank_of), pipeline.num_microbatches, np.int32)
+    return np.full(pipeline.num_stages, pipeline.num_microbatches, np.int32)
 
 
 def residence_caps(pipeline: Pipeline, slack: float, extra: float) -> Ints:

@@ -189,21 +189,18 @@ class Problem:
         mean = float(self.durations_s.mean())
         scale = 2.0 ** np.floor(np.log2(mean)) if mean > 0 else 1.0
         amounts, deferred = self.memory.amounts, self.memory.until_weights
-        work = self.durations_s.sum(axis=0)[self.stages].sum(axis=1) * self.num_microbatches
-        producer, consumer = _neighbours(self.rank_of)
-        arrays = Pipeline(
-            num_microbatches=self.num_microbatches,
-            stages=self.stages,
-            rank_of=self.rank_of.astype(np.intp),
-            producer=producer,
-            consumer=consumer,
+        arrays = Pipeline.of(
+            self.rank_of,
+            self.stages,
+            self.num_microbatches,
+            producer=_producers(self.rank_of),
             duration=np.ravel(self.durations_s) / scale,
-            lasts=np.repeat(np.ravel(self.durations_s) / scale, self.num_microbatches),
             delay=np.ravel(self.delays_s) / scale,
             change=np.concatenate([amounts, deferred - amounts, -deferred]),
             limit=self.memory.limits * (1 + ROUNDING),
-            work=work / scale,
         )
+        work = self.durations_s.sum(axis=0)[self.stages].sum(axis=1) * self.num_microbatches
+        arrays.work[:] = work / scale
         return arrays, scale
 
     def word(self, schedule: Schedule) -> Word:
@@ -254,12 +251,10 @@ def _one_microbatch(rank_of: Word) -> tuple[Schedule, Word]:
     return schedule, (kind * num_stages + schedule.stage).astype(np.int32)
 
 
-def _neighbours(rank_of: Word) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Give producer and consumer of each symbol, as `pipesim.search.word_timing.Pipeline` has them."""
+def _producers(rank_of: Word) -> Word:
+    """Symbol whose output each symbol takes, as `pipesim.search.word_timing.Pipeline` has it."""
     schedule, symbols = _one_microbatch(rank_of)
     source = dependencies(schedule).producer
-    producer, consumer = (np.full(len(symbols), NONE, np.intp) for _ in range(2))
-    fed = np.flatnonzero(source != NONE)
+    producer, fed = np.full(len(symbols), NONE, np.int32), np.flatnonzero(source != NONE)
     producer[symbols[fed]] = symbols[source[fed]]
-    consumer[symbols[source[fed]]] = symbols[fed]
-    return producer, consumer
+    return producer

@@ -94,7 +94,7 @@ class _ChosenBackwards:
         split = plain.lasts.reshape(3, problem.num_stages, m)[1:]
         full = np.repeat(problem.full_backward_s / self.scale, m).reshape(1, -1, m)
         self._either = np.stack([split, np.concatenate([full, np.zeros_like(full)])])
-        self.pipeline = plain._replace(lasts=plain.lasts.copy(), work=plain.work.copy())
+        self.pipeline = plain.copy()
         self._lasts = self.pipeline.lasts.reshape(3, problem.num_stages, m)
         self.scratch = new_scratch(self.pipeline)
         self._turn_of_row = _turns(problem, self.word)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
-from pipesim.search.word_timing import NOBODY, Floats, Ints, Pipeline, arrival, num_ready
+from pipesim.search.word_timing import (
+    CHANGE,
+    DURATION,
+    END,
+    HEAD,
+    LIMIT,
+    NOBODY,
+    NUM_RUN,
+    WORD,
+    Floats,
+    Ints,
+    Pipeline,
+    Scratch,
+    arrival,
+    num_ready,
+)
 from pipesim.timing.compiling import compiled, compiled_part
 
-
-class _Progress(NamedTuple):
-    """Runs and ends of symbols; F and I of one microbatch alone; and by rank: F to warm up with, time, ..."""
-
-    num_run: Ints
-    end: Floats
-    alone: Floats
-    warmup: Ints
-    now: Floats
-    idle: Floats
-    held: Floats
-    row: Ints
+WARM_UP = 4
+"""Row of `Scratch.ints` beside those of timing: by rank, F to run before the first I."""
+NOW, WAITED, HELD = 0, 2, 3
+"""Rows of `Scratch.floats`, beside END by symbol and microbatch: by rank, time, time waited, memory held."""
 
 
 def zero_bubble_word(
@@ -48,152 +53,150 @@ def zero_bubble_word(
     word : int32, shape (3 * p * m,)
         Filled.
     """
-    m, p = pipeline.num_microbatches, len(pipeline.limit)
-    progress = _Progress(
-        num_run=np.zeros(3 * p, np.int32),
-        end=np.zeros(3 * p * m),
-        alone=np.zeros(2 * p),
-        warmup=np.zeros(p, np.int32),
-        now=np.zeros(p),
-        idle=np.zeros(p),
-        held=np.zeros(p),
-        row=(3 * m * np.arange(p)).astype(np.int32),
-    )
-    _run_all(pipeline, extra_forward, forward_first, eager_weights, word, progress)
-    if (progress.num_run < m).any():
+    p = pipeline.num_ranks
+    scratch = Scratch(np.zeros((WARM_UP + 1, len(word)), np.int64), np.zeros((HELD + 1, len(word))))
+    ints, floats = scratch
+    alone = _starts_alone(pipeline)
+    ints[WARM_UP, :p] = _warm_up(pipeline, alone, extra_forward)
+    ints[HEAD, :p] = pipeline.length * np.arange(p)
+    _run_all(pipeline, scratch, forward_first, eager_weights)
+    word[:] = ints[WORD]
+    if (ints[NUM_RUN, : 3 * p] < pipeline.num_microbatches).any():
         return np.inf
-    return float((progress.now - progress.alone[:p]).max())
+    return float((floats[NOW, :p] - alone[:p]).max())
 
 
-@compiled
-def _run_all(
-    pipeline: Pipeline, extra_forward: bool, forward_first: bool, eager: bool, word: Ints, progress: _Progress
-) -> None:
-    p, count = len(pipeline.limit), progress.num_run
-    _plan_warm_up(pipeline, extra_forward, progress)
-    for rank in range(p):
-        for _ in range(progress.warmup[rank]):
-            if count[rank] < num_ready(pipeline, rank, count):
-                _run(rank, pipeline, word, progress)
-    going = True
-    while going:
-        going = False
-        for rank in range(p - 1, -1, -1):
-            going |= _round(rank, pipeline, word, progress, forward_first, eager)
-    for rank in range(p):
-        _fill(rank, np.inf, pipeline, word, progress, eager)
+def _starts_alone(pipeline: Pipeline) -> Floats:
+    """When F and I of one microbatch alone start on each rank, shape (2 * p,)."""
+    starts, duration, delay = np.zeros(2 * pipeline.num_ranks), pipeline.duration, pipeline.delay
+    producer = 0
+    while (symbol := int(pipeline.consumer[producer])) != NOBODY:
+        starts[symbol] = starts[producer] + duration[producer] + delay[symbol]
+        producer = symbol
+    return starts
 
 
-@compiled_part
-def _plan_warm_up(pipeline: Pipeline, extra_forward: bool, progress: _Progress) -> None:
+def _warm_up(pipeline: Pipeline, alone: Floats, extra_forward: bool) -> list[int]:
     """Count the F that each rank runs before its first I."""
-    m, p = pipeline.num_microbatches, len(pipeline.limit)
-    duration, change = pipeline.duration, pipeline.change
-    alone, warmup = progress.alone, progress.warmup
-    symbol = pipeline.consumer[0]
-    while symbol != NOBODY:
-        producer = pipeline.producer[symbol]
-        alone[symbol] = alone[producer] + duration[producer] + pipeline.delay[symbol]
-        symbol = pipeline.consumer[symbol]
-    for rank in range(p - 1, -1, -1):
-        fitting = m + 0.0
-        if duration[rank] > 0:
-            fitting = (alone[p + rank] - alone[rank]) / duration[rank] + 1e-9
+    m, p = pipeline.num_microbatches, pipeline.num_ranks
+    forward, backward = alone.reshape(2, p).tolist()
+    durations, limits = pipeline.duration[:p].tolist(), pipeline.limit.tolist()
+    changes, more = pipeline.change[: 2 * p].reshape(2, p).tolist()
+    warmup = [0] * p
+    for rank in reversed(range(p)):
+        fitting = float(m)
+        if durations[rank] > 0:
+            fitting = (backward[rank] - forward[rank]) / durations[rank] + 1e-9
         number = int(min(fitting, m)) + (1 if extra_forward and rank < p - 1 else 0)
         if rank < p - 1:
             number = max(number, warmup[rank + 1] + 1)
         # An I that leaves more than it found must always find room for that.
-        left = pipeline.limit[rank] - max(0.0, change[p + rank])
-        room = int(left / change[rank]) if change[rank] > 0 else m
+        left = limits[rank] - max(0.0, more[rank])
+        room = int(min(left / changes[rank], m + p)) if changes[rank] > 0 else m
         # Room for the ranks before it to stay one F ahead.
         warmup[rank] = max(1, min(number, room - rank, m))
+    return warmup
+
+
+@compiled
+def _run_all(pipeline: Pipeline, scratch: Scratch, forward_first: bool, eager: bool) -> None:
+    ints, p = scratch.ints, pipeline.num_ranks
+    for rank in range(p):
+        for _ in range(ints[WARM_UP, rank]):
+            if ints[NUM_RUN, rank] < num_ready(pipeline, rank, ints):
+                _run(rank, pipeline, scratch)
+    going = True
+    while going:
+        going = False
+        for rank in range(p - 1, -1, -1):
+            if _round(rank, pipeline, scratch, forward_first, eager):
+                going = True
+    for rank in range(p):
+        _fill(rank, np.inf, pipeline, scratch, eager)
 
 
 @compiled_part
-def _round(
-    rank: int, pipeline: Pipeline, word: Ints, progress: _Progress, forward_first: bool, eager: bool
-) -> bool:
+def _round(rank: int, pipeline: Pipeline, scratch: Scratch, forward_first: bool, eager: bool) -> bool:
     """Run a rank's next I and next F as far as they can; whether there was one."""
-    backward, count = len(pipeline.limit) + rank, progress.num_run
-    ready = count[backward] < num_ready(pipeline, backward, count)
+    ints, floats, backward = scratch.ints, scratch.floats, pipeline.num_ranks + rank
+    k = ints[NUM_RUN, backward]
+    ready = k < num_ready(pipeline, backward, ints)
     forward_done = False
     if ready:
-        there = arrival(pipeline, backward, count[backward], progress.end)
-        if forward_first and there > progress.now[rank] + 1e-9:
-            forward_done = _forward(rank, pipeline, word, progress, eager)
-        _fill(rank, there, pipeline, word, progress, eager)
-        _make_room(rank, pipeline.change[backward], pipeline, word, progress)
-        _run(backward, pipeline, word, progress)
+        there = arrival(pipeline, backward, k, floats)
+        if forward_first and there > floats[NOW, rank] + 1e-9:
+            forward_done = _forward(rank, pipeline, scratch, eager)
+        _fill(rank, there, pipeline, scratch, eager)
+        _make_room(rank, pipeline.floats[CHANGE, backward], pipeline, scratch)
+        _run(backward, pipeline, scratch)
     if not forward_done:
-        forward_done = _forward(rank, pipeline, word, progress, eager)
+        forward_done = _forward(rank, pipeline, scratch, eager)
     return ready or forward_done
 
 
 @compiled_part
-def _run(symbol: int, pipeline: Pipeline, word: Ints, progress: _Progress) -> None:
+def _run(symbol: int, pipeline: Pipeline, scratch: Scratch) -> None:
     """Append a symbol to its rank and time it."""
-    count, now, idle, row = progress.num_run, progress.now, progress.idle, progress.row
-    m, rank, k = pipeline.num_microbatches, symbol % len(pipeline.limit), count[symbol]
-    begin = max(now[rank], arrival(pipeline, symbol, k, progress.end))
-    if row[rank] > rank * 3 * m:
-        idle[rank] += begin - now[rank]
-    now[rank] = begin + pipeline.duration[symbol]
-    progress.end[symbol * m + k] = now[rank]
-    count[symbol] += 1
-    progress.held[rank] += pipeline.change[symbol]
-    word[row[rank]] = symbol
-    row[rank] += 1
+    ints, floats, rank = scratch.ints, scratch.floats, symbol % pipeline.num_ranks
+    row, k, now = ints[HEAD, rank], ints[NUM_RUN, symbol], floats[NOW, rank]
+    begin = arrival(pipeline, symbol, k, floats)
+    if begin < now:
+        begin = now
+    if row > rank * pipeline.length:
+        floats[WAITED, rank] += begin - now
+    end = begin + pipeline.floats[DURATION, symbol]
+    floats[NOW, rank] = floats[END, symbol * pipeline.num_microbatches + k] = end
+    floats[HELD, rank] += pipeline.floats[CHANGE, symbol]
+    ints[NUM_RUN, symbol] = k + 1
+    ints[WORD, row] = symbol
+    ints[HEAD, rank] = row + 1
 
 
 @compiled_part
-def _fill(rank: int, until: float, pipeline: Pipeline, word: Ints, progress: _Progress, eager: bool) -> None:
+def _fill(rank: int, until: float, pipeline: Pipeline, scratch: Scratch, eager: bool) -> None:
     """Run W in the gap before `until`."""
-    count, now, idle = progress.num_run, progress.now, progress.idle
-    weight = 2 * len(pipeline.limit) + rank
-    while count[weight] < num_ready(pipeline, weight, count):
-        gap = until - now[rank]
+    ints, floats, p = scratch.ints, scratch.floats, pipeline.num_ranks
+    weight = 2 * p + rank
+    while ints[NUM_RUN, weight] < ints[NUM_RUN, p + rank]:
+        gap = until - floats[NOW, rank]
         if gap < 1e-9:
             return
-        short = gap < pipeline.duration[weight] * (1 - 1e-9)
-        if short and not (eager and _idles_most(rank, gap, idle)):
-            return
-        _run(weight, pipeline, word, progress)
+        if gap < pipeline.floats[DURATION, weight] * (1 - 1e-9):
+            # Too short, unless the rank would become the one that waited longest.
+            if not eager:
+                return
+            for other in range(p):
+                if floats[WAITED, rank] + gap <= floats[WAITED, other]:
+                    return
+        _run(weight, pipeline, scratch)
 
 
 @compiled_part
-def _idles_most(rank: int, gap: float, idle: Floats) -> bool:
-    """Whether a rank that waits for so long more would have idled more than every other."""
-    for other in range(len(idle)):  # noqa: SIM110 - a generator is nothing that numba compiles
-        if idle[rank] + gap <= idle[other]:
-            return False
-    return True
-
-
-@compiled_part
-def _make_room(rank: int, amount: float, pipeline: Pipeline, word: Ints, progress: _Progress) -> bool:
+def _make_room(rank: int, amount: float, pipeline: Pipeline, scratch: Scratch) -> bool:
     """Run W until `amount` more fits; whether it then does."""
-    count, held = progress.num_run, progress.held
-    weight = 2 * len(pipeline.limit) + rank
-    while held[rank] + amount > pipeline.limit[rank]:
-        if count[weight] == num_ready(pipeline, weight, count):
+    ints, p = scratch.ints, pipeline.num_ranks
+    while scratch.floats[HELD, rank] + amount > pipeline.floats[LIMIT, rank]:
+        if ints[NUM_RUN, 2 * p + rank] == ints[NUM_RUN, p + rank]:
             return False
-        _run(weight, pipeline, word, progress)
+        _run(2 * p + rank, pipeline, scratch)
     return True
 
 
 @compiled_part
-def _forward(rank: int, pipeline: Pipeline, word: Ints, progress: _Progress, eager: bool) -> bool:
+def _forward(rank: int, pipeline: Pipeline, scratch: Scratch, eager: bool) -> bool:
     """Run the next F, and before it the W that make room or fill the gap; whether there was one."""
-    count, p = progress.num_run, len(pipeline.limit)
-    k = count[rank]
-    if k == num_ready(pipeline, rank, count):
+    ints, change, p = scratch.ints, pipeline.floats, pipeline.num_ranks
+    k = ints[NUM_RUN, rank]
+    if k == num_ready(pipeline, rank, ints):
         return False
-    amount, more = pipeline.change[rank], max(0.0, pipeline.change[p + rank])
+    amount, more = change[CHANGE, rank], change[CHANGE, p + rank]
+    if more < 0.0:
+        more = 0.0
     # What no W can free.
-    if (k + 1 - count[p + rank]) * amount + more > pipeline.limit[rank]:
+    if (k + 1 - ints[NUM_RUN, p + rank]) * amount + more > change[LIMIT, rank]:
         return False
-    if not _make_room(rank, amount, pipeline, word, progress):
+    if not _make_room(rank, amount, pipeline, scratch):
         return False
-    _fill(rank, arrival(pipeline, rank, k, progress.end), pipeline, word, progress, eager)
-    _run(rank, pipeline, word, progress)
+    _fill(rank, arrival(pipeline, rank, k, scratch.floats), pipeline, scratch, eager)
+    _run(rank, pipeline, scratch)
     return True

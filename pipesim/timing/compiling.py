@@ -26,26 +26,29 @@ def can_compile() -> bool:
 def compiled(function: Function) -> Function:
     """Compile a function of arrays and numbers at its first call, and keep the result on disk.
 
-    It may call compiled functions of its own folder. Where no folder can be written to, each process
-    compiles anew. Without numba, the function raises `MissingPackageError` when it is called.
+    It makes no array, and may call compiled functions of its own folder. Where no folder can be written to,
+    each process compiles anew. Without numba, the function raises `MissingPackageError` when it is called.
     """
     return _compiled(function)
 
 
 def compiled_part(function: Function) -> Function:
-    """Compile a function that only compiled ones call, and that makes no array.
+    """Compile a function that only compiled ones call: no way in from Python, and kept with its callers only.
 
-    No way in from Python and no counting of references: half the time to compile, a third of that to run
-    where a function takes many arrays.
+    It is compiled anew for each constant that it is given, and for each kind of number.
     """
-    return _compiled(function, no_cpython_wrapper=True, _nrt=False)
+    return _compiled(function, kept_on_disk=False, no_cpython_wrapper=True)
 
 
-def _compiled(function: Function, **more: bool) -> Function:
+def _compiled(function: Function, kept_on_disk: bool = True, **more: bool) -> Function:
     if numba is None:
         return cast(Function, _missing)
-    # Nothing here is called from C.
-    options: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, **more}
+    # All that takes time to compile and that nothing here needs: a way in from C, counting of references,
+    # rewriting of expressions of whole arrays.
+    options: dict[str, Any] = {"error_model": "numpy", "no_cfunc_wrapper": True, "no_rewrites": True, **more}
+    options["_nrt"] = False
+    if not kept_on_disk:
+        return cast(Function, numba.njit(**options)(function))
     try:
         kept: Any = numba.njit(cache=True, **options)(function)
         # Numba looks for changes in the function's own file only, but what it calls is compiled into it.

@@ -1,4 +1,7 @@
-"""Compiled loops of the evaluator over the rows of one schedule."""
+"""Compiled loops of the evaluator over the rows of one schedule.
+
+What they read and write stands in rows of few arrays, for each array takes its time to compile.
+"""
 
 from __future__ import annotations
 
@@ -13,100 +16,123 @@ Ints = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 NONE = -1
 
+PRODUCER, KIND, NEXT_INPUT, ORDER = range(4)
+"""What a schedule's rows are: see `new_rows`."""
+JOINED, FIRST = 1, 2
+"""Sum up to KIND: of the first row of an overlapped pair; of a rank."""
+DURATION, DELAY = range(2)
+START, END = range(2)
 
-@compiled
-def runnable_order(offsets: Ints, producer: Ints, joined: npt.NDArray[np.bool_], order: Ints) -> int:
-    """Write rows into `order`, each after its producer and its rank's earlier rows; return how many can run.
+OFFSET, HEAD, NEXT_WAITING, STACK, FIRST_WAITING = range(5)
+"""By rank: first row, next row, who else waits for the same, ranks to go on with; by row, who waits."""
+DONE = -2
+"""Nobody waits for a row any more."""
+
+
+def new_rows(producer: Ints, joined: npt.NDArray[np.bool_], first: npt.NDArray[Any], inputs: Ints) -> Ints:
+    """Lay out what the loops read of a schedule, but for the ORDER of its rows.
+
+    Parameters
+    ----------
+    producer : int32, shape (rows,)
+        Row that each takes a message or a result of another kind from, or NONE.
+    joined : bool, shape (rows,)
+        First rows of overlapped pairs.
+    first : int, shape (ranks,)
+        First row of each rank.
+    inputs : int32, shape (rows + 1,)
+        Row r takes the further inputs inputs[r] to inputs[r + 1].
+    """
+    rows = np.zeros((ORDER + 1, len(producer) + 1), np.int32)
+    rows[PRODUCER, :-1], rows[KIND, :-1], rows[NEXT_INPUT] = producer, joined, inputs
+    rows[KIND, first] += FIRST
+    return rows
+
+
+def write_order(rows: Ints, offsets: Ints) -> int:
+    """Write ORDER: each row after its producer and its rank's earlier rows; return how many can run.
 
     Of an overlapped pair only the first row is listed, and both count.
     """
-    num_ranks = len(offsets) - 1
-    head = offsets[:-1].copy()
-    done = np.zeros(len(producer), np.bool_)
-    first_waiting = np.full(len(producer), NONE, np.int32)
-    next_waiting = np.full(num_ranks, NONE, np.int32)
-    stack = np.empty(num_ranks, np.int32)
+    scratch = np.empty((FIRST_WAITING + 1, max(rows.shape[1], len(offsets))), np.int32)
+    scratch[OFFSET, : len(offsets)], scratch[FIRST_WAITING] = offsets, NONE
+    return runnable_order(rows, scratch, len(offsets) - 1)
+
+
+@compiled
+def runnable_order(rows: Ints, scratch: Ints, num_ranks: int) -> int:
+    """See `write_order`."""
     for rank in range(num_ranks):
-        stack[rank] = num_ranks - 1 - rank
+        scratch[STACK, rank] = num_ranks - 1 - rank
+        scratch[HEAD, rank] = scratch[OFFSET, rank]
     height, listed, finished = num_ranks, 0, 0
     while height > 0:
         height -= 1
-        rank = stack[height]
-        row = head[rank]
-        while row < offsets[rank + 1]:
-            after = row + 2 if joined[row] else row + 1
-            blocker = NONE
-            for part in range(row, after):
-                if producer[part] != NONE and not done[producer[part]]:
-                    blocker = producer[part]
-                    break
-            if blocker != NONE:
-                next_waiting[rank] = first_waiting[blocker]
-                first_waiting[blocker] = rank
+        rank = scratch[STACK, height]
+        row, stop = scratch[HEAD, rank], scratch[OFFSET, rank + 1]
+        while row < stop:
+            size = 1 + (rows[KIND, row] & JOINED)
+            blocker = rows[PRODUCER, row]
+            if size == 2 and (blocker == NONE or scratch[FIRST_WAITING, blocker] == DONE):
+                blocker = rows[PRODUCER, row + 1]
+            if blocker != NONE and scratch[FIRST_WAITING, blocker] != DONE:
+                scratch[NEXT_WAITING, rank] = scratch[FIRST_WAITING, blocker]
+                scratch[FIRST_WAITING, blocker] = rank
                 break
-            order[listed] = row
+            rows[ORDER, listed] = row
             listed += 1
-            for part in range(row, after):
-                done[part] = True
+            for part in range(row, row + size):
+                waiting = scratch[FIRST_WAITING, part]
+                scratch[FIRST_WAITING, part] = DONE
                 finished += 1
-                waiting = first_waiting[part]
                 while waiting != NONE:
-                    stack[height] = waiting
+                    scratch[STACK, height] = waiting
                     height += 1
-                    waiting = next_waiting[waiting]
-            row = after
-        head[rank] = row
+                    waiting = scratch[NEXT_WAITING, waiting]
+            row += size
+        scratch[HEAD, rank] = row
     return finished
 
 
 @compiled
 def time_rows(
-    order: Ints,
-    producer: Ints,
-    joined: npt.NDArray[np.bool_],
-    first_of_rank: npt.NDArray[np.bool_],
-    durations: Floats,
-    delays: Floats,
-    next_input: Ints,
-    giver: Ints,
-    skip_delays: Floats,
-    start: Floats,
-    end: Floats,
+    rows: Ints, num_units: int, giver: Ints, skip_delays: Floats, given: Floats, found: Floats
 ) -> None:
-    """Fill `start` and `end`; `delays` counts for every row that has a producer.
+    """Fill START and END of `found` from DURATION and DELAY of `given`.
 
-    Row r also takes the further inputs next_input[r] to next_input[r + 1], where there are any.
+    DELAY counts for every row that has a producer; `giver` and `skip_delays` are those of further inputs.
     """
     has_skips = len(giver) > 0
-    for row in order:
-        begin = 0.0 if first_of_rank[row] else end[row - 1]
+    for place in range(num_units):
+        row = rows[ORDER, place]
+        kind, begin = rows[KIND, row], 0.0
+        if kind < FIRST:
+            begin = found[END, row - 1]
         if has_skips:
-            after = row + 2 if joined[row] else row + 1
-            for number in range(next_input[row], next_input[after]):
-                there = end[giver[number]] + skip_delays[number]
+            for number in range(rows[NEXT_INPUT, row], rows[NEXT_INPUT, row + 1 + (kind & JOINED)]):
+                there = found[END, giver[number]] + skip_delays[number]
                 if there > begin:
                     begin = there
-        source = producer[row]
+        source = rows[PRODUCER, row]
         if source != NONE:
-            there = end[source] + delays[row]
+            there = found[END, source] + given[DELAY, row]
             if there > begin:
                 begin = there
-        if joined[row]:
-            source = producer[row + 1]
+        if kind & JOINED != 0:
+            source = rows[PRODUCER, row + 1]
             if source != NONE:
-                there = end[source] + delays[row + 1]
+                there = found[END, source] + given[DELAY, row + 1]
                 if there > begin:
                     begin = there
-            start[row + 1] = begin
-            end[row + 1] = begin + durations[row]
-        start[row] = begin
-        end[row] = begin + durations[row]
+            found[START, row + 1] = begin
+            found[END, row + 1] = begin + given[DURATION, row]
+        found[START, row] = begin
+        found[END, row] = begin + given[DURATION, row]
 
 
 def warm_up() -> Any:
     """Compile, or load from disk, what this module holds."""
-    none, row = np.full(1, NONE, np.int32), np.zeros(1, np.int32)
-    no, number = np.zeros(1, np.bool_), np.zeros(1)
-    runnable_order(np.array([0, 1], np.int32), none, no, row)
-    begins = np.zeros(2, np.int32)
-    time_rows(row, none, no, no, number, number, begins, none[:0], number[:0], number.copy(), number.copy())
+    begins, number = np.zeros(2, np.int32), np.zeros((2, 1))
+    rows = new_rows(np.full(1, NONE, np.int32), np.zeros(1, np.bool_), begins[:1], begins)
+    write_order(rows, np.array([0, 1], np.int32))
+    time_rows(rows, 1, begins[:0], number[0, :0], number, number.copy())

@@ -25,7 +25,7 @@ def least_left_s(prepared: PreparedSchedule, costs: CostTable, step_end_s: Float
     step_end_s : array, shape (num_ranks,)
         Seconds from the end of each rank's computations to the end of the step.
     """
-    from pipesim.timing.longest_path.kernels import time_rows
+    from pipesim.timing.longest_path.kernels import DELAY, DURATION, END, ORDER, new_rows, time_rows
 
     schedule, needs = prepared.schedule, prepared.needs
     num_rows, num_ranks = len(schedule.op), schedule.num_ranks
@@ -35,32 +35,19 @@ def least_left_s(prepared: PreparedSchedule, costs: CostTable, step_end_s: Float
     place = num_rows - 1 - np.arange(num_rows) + num_ranks - schedule.rank
     ends = num_rows - schedule.offsets[1:] + num_ranks - 1 - np.arange(num_ranks)
     size = num_rows + num_ranks
-    producer, first_of_rank = np.full(size, NONE, np.int32), np.zeros(size, np.bool_)
-    joined, lasts_s, delay_s = np.zeros(size, np.bool_), np.empty(size), np.zeros(size)
+    producer, joined, given = np.full(size, NONE, np.int32), np.zeros(size, np.bool_), np.zeros((2, size))
     waited_for = np.flatnonzero(needs.consumer != NONE)
     consumer = needs.consumer[waited_for]
     producer[place[waited_for]] = place[consumer]
-    delay_s[place[waited_for]] = np.where(needs.crosses[consumer], prepared.delays(costs)[consumer], 0)
+    given[DELAY, place[waited_for]] = np.where(needs.crosses[consumer], prepared.delays(costs)[consumer], 0)
     joined[place[1:]] = schedule.joined[:-1]
-    first_of_rank[ends] = True
-    lasts_s[place], lasts_s[ends] = duration_s, step_end_s
+    given[DURATION, place], given[DURATION, ends] = duration_s, step_end_s
     units = place[prepared.order + schedule.joined[prepared.order]][::-1]
-    order = np.concatenate([ends, units]).astype(np.int32)
     further = Further.of(place[needs.skips.consumer], place[needs.skips.producer], size)
     along_skips = further.sorted(skip_delays(schedule, needs, costs))
-    start, end = np.empty(size), np.empty(size)
-    time_rows(
-        order,
-        producer,
-        joined,
-        first_of_rank,
-        lasts_s,
-        delay_s,
-        further.next_input,
-        further.giver,
-        along_skips,
-        start,
-        end,
-    )
-    left_s: FloatArray = end[place] - duration_s
+    rows, found = new_rows(producer, joined, ends, further.next_input), np.empty((2, size))
+    num_units = len(ends) + len(units)
+    rows[ORDER, :num_units] = np.concatenate([ends, units])
+    time_rows(rows, num_units, further.giver, along_skips, given, found)
+    left_s: FloatArray = found[END, place] - duration_s
     return left_s

@@ -13,7 +13,7 @@ from pipesim.costs import CostTable
 from pipesim.costs.host import HostCost
 from pipesim.costs.rows import message_bytes, row_durations, skip_delays
 from pipesim.ir import Dependencies, check_compute_only, dependencies, linear_extension
-from pipesim.ir.actions import BoolArray, IntArray, Schedule
+from pipesim.ir.actions import IntArray, Schedule
 from pipesim.timing.longest_path.spans import Spans
 
 
@@ -27,10 +27,10 @@ class PreparedSchedule:
         Valid and compute only.
     needs : Dependencies
         Of the schedule.
+    rows : IntArray
+        What the compiled loop reads of them, as `pipesim.timing.longest_path.kernels.new_rows` lays it out.
     order : IntArray
         Rows in an order in which they can run; of an overlapped pair the first only.
-    first_of_rank : BoolArray
-        Rows that no other row of their rank comes before.
     messages : tuple of (int, int, int, int)
         Source rank, destination rank, boundary (the lower of the two stages) and slice of each kind.
     message_of_row : IntArray
@@ -41,8 +41,8 @@ class PreparedSchedule:
 
     schedule: Schedule
     needs: Dependencies
+    rows: IntArray
     order: IntArray
-    first_of_rank: BoolArray
     messages: tuple[tuple[int, int, int, int], ...]
     message_of_row: IntArray
     further: Further
@@ -56,25 +56,24 @@ class PreparedSchedule:
         DeadlockError
             If the schedule cannot run.
         """
-        from pipesim.timing.longest_path.kernels import runnable_order
+        from pipesim.timing.longest_path.kernels import ORDER, new_rows, write_order
 
         check_compute_only(schedule)
         needs = dependencies(schedule)
-        order = np.empty(len(schedule.op), np.int32)
-        finished = runnable_order(schedule.offsets, needs.producer, schedule.joined, order)
-        if finished < len(order):
+        num_rows = len(schedule.op)
+        further = Further.of(needs.skips.producer, needs.skips.consumer, num_rows)
+        rows = new_rows(needs.producer, schedule.joined, schedule.offsets[:-1], further.next_input)
+        if write_order(rows, schedule.offsets) < num_rows:
             linear_extension(schedule, needs)  # raises, and names what each rank waits for
-        first_of_rank = np.zeros(len(order), np.bool_)
-        first_of_rank[schedule.offsets[:-1]] = True
         messages, message_of_row = _messages(schedule, needs)
         return cls(
             schedule=schedule,
             needs=needs,
-            order=order[: len(order) - int(schedule.joined.sum())],
-            first_of_rank=first_of_rank,
+            rows=rows,
+            order=rows[ORDER, : num_rows - int(schedule.joined.sum())],
             messages=messages,
             message_of_row=message_of_row,
-            further=Further.of(needs.skips.producer, needs.skips.consumer, len(order)),
+            further=further,
         )
 
     def evaluate(
@@ -92,30 +91,19 @@ class PreparedSchedule:
         skip_delays : array_like, shape (inputs of skip connections,)
             As there.
         """
-        from pipesim.timing.longest_path.kernels import time_rows
+        from pipesim.timing.longest_path.kernels import DELAY, DURATION, END, START, time_rows
 
         num_rows = len(self.schedule.op)
-        duration_s = np.ascontiguousarray(durations, np.float64)
-        delay_s = np.zeros(num_rows)
-        if delays is not None:
-            np.copyto(delay_s, np.asarray(delays, np.float64), where=self.needs.crosses)
+        duration_s = np.asarray(durations, np.float64)
         if len(duration_s) != num_rows:
             raise ValueError(f"{len(duration_s)} durations for {num_rows} rows")
-        start, end = np.empty(num_rows), np.empty(num_rows)
-        time_rows(
-            self.order,
-            self.needs.producer,
-            self.schedule.joined,
-            self.first_of_rank,
-            duration_s,
-            delay_s,
-            self.further.next_input,
-            self.further.giver,
-            self.further.sorted(skip_delays),
-            start,
-            end,
-        )
-        return Spans(start, end)
+        given, found = np.zeros((2, num_rows)), np.empty((2, num_rows))
+        given[DURATION] = duration_s
+        if delays is not None:
+            np.copyto(given[DELAY], np.asarray(delays, np.float64), where=self.needs.crosses)
+        along_skips = self.further.sorted(skip_delays)
+        time_rows(self.rows, len(self.order), self.further.giver, along_skips, given, found)
+        return Spans(found[START], found[END])
 
     def evaluate_costs(self, costs: CostTable, *, sends_block: bool = False) -> Spans:
         """Time the schedule under a cost table, each message alone on its link.
