@@ -13,7 +13,6 @@ from pipesim.search.word_timing import (
     NOBODY,
     NUM_RUN,
     WORD,
-    Floats,
     Ints,
     Pipeline,
     Scratch,
@@ -66,33 +65,33 @@ def zero_bubble_word(
     return float((floats[NOW, :p] - alone[:p]).max())
 
 
-def _starts_alone(pipeline: Pipeline) -> Floats:
-    """When F and I of one microbatch alone start on each rank, shape (2 * p,)."""
-    starts, duration, delay = np.zeros(2 * pipeline.num_ranks), pipeline.duration, pipeline.delay
-    producer = 0
-    while (symbol := int(pipeline.consumer[producer])) != NOBODY:
+def _starts_alone(pipeline: Pipeline) -> list[float]:
+    """When F and I of one microbatch alone start on each rank, 2 * p of them."""
+    rows = (pipeline.consumer, pipeline.duration, pipeline.delay)
+    consumer, duration, delay = (row.tolist() for row in rows)
+    starts, producer = [0.0] * (2 * pipeline.num_ranks), 0
+    while (symbol := consumer[producer]) != NOBODY:
         starts[symbol] = starts[producer] + duration[producer] + delay[symbol]
         producer = symbol
     return starts
 
 
-def _warm_up(pipeline: Pipeline, alone: Floats, extra_forward: bool) -> list[int]:
+def _warm_up(pipeline: Pipeline, alone: list[float], extra_forward: bool) -> list[int]:
     """Count the F that each rank runs before its first I."""
     m, p = pipeline.num_microbatches, pipeline.num_ranks
-    forward, backward = alone.reshape(2, p).tolist()
     durations, limits = pipeline.duration[:p].tolist(), pipeline.limit.tolist()
-    changes, more = pipeline.change[: 2 * p].reshape(2, p).tolist()
+    change = pipeline.change.tolist()
     warmup = [0] * p
     for rank in reversed(range(p)):
         fitting = float(m)
         if durations[rank] > 0:
-            fitting = (backward[rank] - forward[rank]) / durations[rank] + 1e-9
+            fitting = (alone[p + rank] - alone[rank]) / durations[rank] + 1e-9
         number = int(min(fitting, m)) + (1 if extra_forward and rank < p - 1 else 0)
         if rank < p - 1:
             number = max(number, warmup[rank + 1] + 1)
         # An I that leaves more than it found must always find room for that.
-        left = limits[rank] - max(0.0, more[rank])
-        room = int(min(left / changes[rank], m + p)) if changes[rank] > 0 else m
+        left = limits[rank] - max(0.0, change[p + rank])
+        room = int(min(left / change[rank], m + p)) if change[rank] > 0 else m
         # Room for the ranks before it to stay one F ahead.
         warmup[rank] = max(1, min(number, room - rank, m))
     return warmup
