@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pipesim.questions import compare
-from pipesim.questions.second_process import SecondProcess
 from pipesim.scenario import load_scenario
+from pipesim.second_process import SecondProcess
 
 TEACHING = Path(__file__).parent.parent / "scenarios" / "teaching.yaml"
 NAMES = ["1f1b", "auto", "gpipe"]

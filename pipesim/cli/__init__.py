@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import sys
 
 from pipesim.cli.stopping import Stopped, listen, say, stop_listening
+from pipesim.processes import COLLECT_AFTER
 
 _MOST_CHARACTERS = 4_000
 """Of a message: it may quote what was found, however long."""
@@ -22,6 +24,7 @@ def main() -> None:
     gone. A traceback is a bug.
     """
     try:
+        gc.set_threshold(COLLECT_AFTER)
         listen()
         _run()
     except Stopped as stopped:

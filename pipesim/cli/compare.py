@@ -17,8 +17,8 @@ from pipesim.files import check_outputs
 from pipesim.questions import Comparison
 from pipesim.questions import compare as compare_schedules
 from pipesim.questions.memory_advice import changes_for_memory
-from pipesim.questions.second_process import SecondProcess
 from pipesim.schedules import families_named
+from pipesim.second_process import SecondProcess
 from pipesim.show.advice_lines import difference_notes
 from pipesim.show.amounts import percent, seconds
 from pipesim.show.blocks import Block, Table

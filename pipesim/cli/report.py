@@ -16,10 +16,10 @@ from pipesim.questions import Comparison, compare
 from pipesim.questions.compare import rank_in_table
 from pipesim.questions.judgement import judge
 from pipesim.questions.memory_advice import changes_for_memory
-from pipesim.questions.second_process import SecondProcess
 from pipesim.reading import read_text
 from pipesim.scenario import ResolvedScenario, load_scenario
 from pipesim.schedules import families_named, family
+from pipesim.second_process import SecondProcess
 from pipesim.show.decision import Answer
 
 

@@ -8,7 +8,6 @@ import importlib
 import logging
 import multiprocessing
 import os
-import signal
 import threading
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from pipesim.errors import ExecutionError, ScenarioError
+from pipesim.processes import unheard_by_children
 from pipesim.questions.beside import beside
 
 Task = TypeVar("Task")
@@ -39,12 +39,6 @@ class Outcome(Generic[Task, Value]):
     task: Task
     value: Value | None = None
     lost: str | None = None
-
-
-def num_workers_for(num_tasks: int, *, tasks_each: int) -> int:
-    """Choose processes: one a core, but none for fewer than `tasks_each` tasks."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, num_tasks // tasks_each))
 
 
 class CallPool:
@@ -202,19 +196,6 @@ def _submit(executor: ProcessPoolExecutor, function: Callable[..., Value], *argu
             return executor.submit(function, *arguments)
 
     return beside(submit)()
-
-
-@contextmanager
-def unheard_by_children() -> Iterator[None]:
-    """Let processes that start inside not hear Ctrl-C, which a terminal sends to all: this one ends them."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end_with_parent() -> None:

@@ -22,10 +22,10 @@ from pipesim.prediction import (
 )
 from pipesim.questions.chunk_advice import one_chunk_note
 from pipesim.questions.judgement import Judgement, judge
-from pipesim.questions.second_process import SecondProcess
 from pipesim.scenario import ResolvedScenario, need_scenario
 from pipesim.schedules import Family, families_named, family
 from pipesim.schedules.frameworks import find_framework
+from pipesim.second_process import SecondProcess
 
 if TYPE_CHECKING:
     import pandas as pd

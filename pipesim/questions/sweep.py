@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pipesim.errors import ScenarioError
 from pipesim.files import complete_file
 from pipesim.prediction import Timing
-from pipesim.questions.call_pool import CallPool, num_workers_for
+from pipesim.processes import num_workers_for
+from pipesim.questions.call_pool import CallPool
 from pipesim.questions.journal import Journal
 from pipesim.questions.sweep_row import RowTask, failed_row, run_row
 from pipesim.questions.variations import Axis, axis_of, grid

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipesim.errors import InfeasibleError, PipesimError, ScenarioError, ScheduleError
 from pipesim.prediction import Prediction
-from pipesim.questions.call_pool import CallPool, num_workers_for
+from pipesim.processes import num_workers_for
+from pipesim.questions.call_pool import CallPool
 from pipesim.questions.judgement import Judgement, judge
 from pipesim.questions.planning.bounds import Bound, CutTask, bound_cut
 from pipesim.questions.planning.candidate_timing import Timed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import pickle
 import queue
@@ -10,16 +11,35 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipesim.errors import PipesimError
-from pipesim.prediction import Prepared, prepare
-from pipesim.questions.call_pool import num_workers_for, unheard_by_children
-from pipesim.scenario import ResolvedScenario
-from pipesim.search.kernel_loading import load_kernels
-from pipesim.timing.compiling import can_compile
+from pipesim.processes import COLLECT_AFTER, num_workers_for, unheard_by_children
 
-_CODE = "import sys; sys.path[:] = sys.argv[1:]; from pipesim.questions.second_process import serve; serve()"
+if TYPE_CHECKING:
+    from pipesim.prediction import Prepared
+    from pipesim.scenario import ResolvedScenario
+
+_CODE = "import sys; sys.path[:] = sys.argv[1:]; from pipesim.second_process import serve; serve()"
+_LENGTH_BYTES = 8
+_started: list[subprocess.Popen[bytes]] = []
+
+
+def start_ahead() -> None:
+    """Start the process of the next `SecondProcess`: then both import what they need at the same time."""
+    if not _started and num_workers_for(2, tasks_each=1) > 1 and sys.executable:
+        _started.extend(_start())
+
+
+def _start() -> list[subprocess.Popen[bytes]]:
+    """Start one; none where there is no room for one more."""
+    command = [sys.executable, "-c", _CODE, *sys.path]
+    pipe = subprocess.PIPE
+    try:
+        with unheard_by_children():
+            return [subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)]
+    except OSError:
+        return []
 
 
 class SecondProcess:
@@ -34,18 +54,13 @@ class SecondProcess:
     """
 
     def __init__(self, wanted: bool = True, *, meanwhile: Callable[[], object] = lambda: None) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        from pipesim.timing.compiling import can_compile
+
+        start_ahead()
+        self._process = _started.pop() if _started else None
         self._meanwhile = meanwhile
-        if not (wanted and can_compile() and sys.executable) or num_workers_for(2, tasks_each=1) == 1:
-            return
-        command = [sys.executable, "-c", _CODE, *sys.path]
-        try:
-            with unheard_by_children():
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-                )
-        except OSError:  # no room for one more
-            return
+        if not (wanted and can_compile()):
+            self._end()
 
     @property
     def pid(self) -> int | None:
@@ -56,6 +71,9 @@ class SecondProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
         if self._process is None:
             return
         self._process.kill()
@@ -66,6 +84,7 @@ class SecondProcess:
             except OSError:  # what was never read
                 continue
         self._process.wait()
+        self._process = None
 
     def prepare(
         self, scenario: ResolvedScenario, name: str, num_chunks: int
@@ -82,7 +101,8 @@ class SecondProcess:
         assert process.stdout is not None
         answer = process.stdout
         try:
-            process.stdin.write(pickle.dumps((scenario, name, num_chunks)))
+            task = pickle.dumps((scenario, name, num_chunks))
+            process.stdin.write(len(task).to_bytes(_LENGTH_BYTES, "big") + task)
             process.stdin.flush()
         except Exception:  # a scenario may hold what cannot be sent
             return lambda: None
@@ -100,21 +120,25 @@ class SecondProcess:
 
 def serve() -> None:
     """Be the other process: answer what comes in, until nothing can come any more."""
+    gc.set_threshold(COLLECT_AFTER)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def listen() -> None:
         try:
-            while True:
-                tasks.put(pickle.load(sys.stdin.buffer))
+            while length := sys.stdin.buffer.read(_LENGTH_BYTES):
+                tasks.put(sys.stdin.buffer.read(int.from_bytes(length, "big")))
         finally:
             os._exit(1)
 
     threading.Thread(target=listen, daemon=True).start()
+    from pipesim.prediction import prepare
+    from pipesim.search.kernel_loading import load_kernels
+
     load_kernels()
     while True:
-        scenario, name, num_chunks = tasks.get()
+        scenario, name, num_chunks = pickle.loads(tasks.get())
         try:
             found = prepare(scenario, name, num_chunks=num_chunks)
         except PipesimError:
