@@ -28,14 +28,18 @@ from pipesim.timing.compiling import compiled, compiled_part
 
 CAPS = 4
 """Row of `Scratch.ints` beside those of timing: by stage."""
-FREE, HELD, EARLIEST, PRIORITY, BEGIN = 0, 2, 3, 4, 5
-"""Rows of `Scratch.floats`, beside END by symbol and microbatch: by rank, when it is free, what it holds and
-when it can start something first; by symbol and microbatch; by symbol, when it can start next, infinite if
-it cannot."""
+FREE, HELD, LEFT, EARLIEST, PRIORITY, BEGIN = 0, 2, 3, 4, 5, 6
+"""Rows of `Scratch.floats`, beside END by symbol and microbatch: by rank, when it is free, what it holds, the
+work it has left, when it can start something first; by symbol and microbatch; by symbol, when it can start
+next, infinite if not."""
+ROUNDING = 1e-9
+"""Relative room for sums of times, so that no list within the bound is given up."""
 
 
-def list_word(pipeline: Pipeline, priority: Floats, patience: float, caps: Ints, word: Ints) -> float:
-    """Write a word and return its makespan.
+def list_word(
+    pipeline: Pipeline, priority: Floats, patience: float, caps: Ints, word: Ints, bound: float = np.inf
+) -> float:
+    """Write a word and return its makespan; infinite as soon as this is sure to be more than `bound`.
 
     The rank that can start something first takes, among its actions that can start within `patience` times
     that action's duration from then, the one of least priority.
@@ -55,17 +59,20 @@ def list_word(pipeline: Pipeline, priority: Floats, patience: float, caps: Ints,
     """
     scratch = Scratch(np.zeros((CAPS + 1, len(word)), np.int64), np.zeros((BEGIN + 1, len(word))))
     scratch.ints[CAPS, : pipeline.num_stages], scratch.floats[PRIORITY] = caps, priority
-    makespan = _list(pipeline, scratch, patience)
+    makespan = _list(pipeline, scratch, patience, bound * (1 + ROUNDING))
     word[:] = scratch.ints[WORD]
     return makespan
 
 
 @compiled
-def _list(pipeline: Pipeline, scratch: Scratch, patience: float) -> float:
+def _list(pipeline: Pipeline, scratch: Scratch, patience: float, bound: float) -> float:
     ints, floats, num_ranks = scratch.ints, scratch.floats, pipeline.num_ranks
+    num_places, makespan = 3 * pipeline.num_stages // num_ranks, 0.0
     for rank in range(num_ranks):
         ints[HEAD, rank], floats[EARLIEST, rank] = rank * pipeline.length, np.inf
-    num_places, makespan = 3 * pipeline.num_stages // num_ranks, 0.0
+        for place in range(rank * num_places, (rank + 1) * num_places):
+            duration = pipeline.floats[DURATION, pipeline.ints[SYMBOL, place]]
+            floats[LEFT, rank] += duration * pipeline.num_microbatches
     for rank in range(num_ranks):
         _list_candidates(pipeline, scratch, rank, rank * num_places, (rank + 1) * num_places)
     for _ in range(num_ranks * pipeline.length):
@@ -73,6 +80,8 @@ def _list(pipeline: Pipeline, scratch: Scratch, patience: float) -> float:
         first = rank * num_places
         symbol = _choose(pipeline, scratch, first, first + num_places, patience)
         finish = _run(pipeline, scratch, rank, symbol)
+        if finish + floats[LEFT, rank] > bound:
+            return np.inf
         if finish > makespan:
             makespan = finish
         _list_candidates(pipeline, scratch, rank, first, first + num_places)
@@ -122,6 +131,7 @@ def _run(pipeline: Pipeline, scratch: Scratch, rank: int, symbol: int) -> float:
     row, k = ints[HEAD, rank], ints[NUM_RUN, symbol]
     finish: float = floats[BEGIN, symbol] + pipeline.floats[DURATION, symbol]
     floats[FREE, rank] = floats[END, symbol * pipeline.num_microbatches + k] = finish
+    floats[LEFT, rank] -= pipeline.floats[DURATION, symbol]
     floats[HELD, rank] += pipeline.floats[CHANGE, symbol]
     floats[EARLIEST, rank] = np.inf
     ints[NUM_RUN, symbol] = k + 1

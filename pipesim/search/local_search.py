@@ -52,7 +52,7 @@ class Pool:
 
     def add(self, makespan: float, word: Word) -> None:
         """Keep a word if it is among the best; of two with the same makespan the first stays."""
-        if len(self.entries) == POOL_SIZE and makespan >= self.entries[-1][0]:
+        if makespan >= self.worst:
             return
         if any(abs(makespan - other) <= 1e-9 * makespan for other, _ in self.entries):
             return
@@ -64,6 +64,11 @@ class Pool:
     def best(self) -> float:
         """Least makespan."""
         return self.entries[0][0]
+
+    @property
+    def worst(self) -> float:
+        """Makespan below which a word has to be to be kept; infinite where there is room."""
+        return self.entries[-1][0] if len(self.entries) == POOL_SIZE else np.inf
 
 
 class Search:
@@ -123,11 +128,13 @@ class Search:
     def _done(self) -> bool:
         return bool(self.pool.entries) and self.pool.best <= self.good_enough
 
-    def _list(self, priority: Floats, patience: float, caps: priorities.Ints) -> tuple[float, Word]:
+    def _list(
+        self, priority: Floats, patience: float, caps: priorities.Ints, bound: float
+    ) -> tuple[float, Word]:
         from pipesim.search.listing import list_word
 
         word = np.empty(self.problem.num_actions, np.int32)
-        return list_word(self.pipeline, priority, patience, caps, word), word
+        return list_word(self.pipeline, priority, patience, caps, word, bound), word
 
     def _list_from_scratch(self, number: int) -> None:
         for turn in range(number):
@@ -135,11 +142,11 @@ class Search:
                 return
             if turn < len(priorities.RULES):
                 first = priorities.rule(self.pipeline, priorities.RULES[turn])
-                self.pool.add(*self._list(first, 0.0, priorities.no_caps(self.pipeline)))
+                self.pool.add(*self._list(first, 0.0, priorities.no_caps(self.pipeline), self.pool.worst))
             else:
-                self.pool.add(*self._list_at_random())
+                self.pool.add(*self._list_at_random(self.pool.worst))
 
-    def _list_at_random(self) -> tuple[float, Word]:
+    def _list_at_random(self, bound: float = np.inf) -> tuple[float, Word]:
         rng = self.rng
         if rng.random() < 0.4:
             which = priorities.RULES[int(rng.integers(len(priorities.RULES)))]
@@ -151,7 +158,7 @@ class Search:
         else:
             slack, extra = 0.8 + 2.2 * rng.random() ** 2, rng.random()
             caps = priorities.residence_caps(self.pipeline, slack, extra)
-        return self._list(priority, self._patience(), caps)
+        return self._list(priority, self._patience(), caps, bound)
 
     def _patience(self) -> float:
         return float(self.rng.choice(priorities.PATIENCE, p=priorities.PATIENCE_SHARE))
@@ -176,7 +183,8 @@ class Search:
             noise = rng.random((by_symbol, 1 if rng.random() < 0.5 else m)) - 0.5
             caps = self._peaks(word) + rng.integers(-1, 2, self.problem.num_stages)
             priority = np.ravel(times.reshape(by_symbol, m) + spread * noise)
-            self.pool.add(*self._list(priority, self._patience(), np.clip(caps, 1, m).astype(np.int32)))
+            caps = np.clip(caps, 1, m).astype(np.int32)
+            self.pool.add(*self._list(priority, self._patience(), caps, self.pool.worst))
 
     def _peaks(self, word: Word) -> priorities.Ints:
         """Most microbatches that each stage holds under a word."""
