@@ -61,7 +61,11 @@ def test_list_scheduling_never_deadlocks_nor_breaks_the_limit(kind: str, v: int)
             for _ in range(3):
                 priority = rng.random(problem.num_actions)
                 caps = rng.integers(1, 10, p * v).astype(np.int32)
-                makespan = list_word(pipeline, priority, float(rng.choice([0, 0.5, 2])), caps, word)
+                patience = float(rng.choice([0, 0.5, 2]))
+                assert list_word(pipeline, priority, patience, caps, word, 1e-3) == np.inf
+                makespan = list_word(pipeline, priority, patience, caps, word)
+                assert list_word(pipeline, priority, patience, caps, word, makespan) == makespan
+                assert list_word(pipeline, priority, patience, caps, word.copy(), makespan * 0.999) == np.inf
                 assert fits(pipeline, word)
                 assert time_word(pipeline, word, scratch, np.inf)[0] <= makespan * (1 + 1e-12)
                 schedule = Schedule.from_orders("word", problem.orders(word))
