@@ -141,6 +141,14 @@ def test_every_picture_of_runs_is_a_figure_and_nothing_is_written(tmp_path, monk
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_figure_that_was_shown_is_saved_as_if_it_were_not():
+    shown, fresh = (plot_gantt(run_of(TEACHING)) for _ in range(2))
+    before = shown.dpi, shown.canvas
+    shown._repr_png_()
+    assert (shown.dpi, shown.canvas) == before
+    assert png(shown) == png(fresh)
+
+
 def test_a_formula_in_a_name_stays_text_while_ticks_are_numbers():
     name = r"$\\frac$ $x_1$"
     figure = plot_accuracy(name, {name: [(0.3, 0.4), (250.0, 200.0)]}, unit="s")

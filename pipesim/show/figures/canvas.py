@@ -12,6 +12,7 @@ from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
@@ -115,26 +116,15 @@ def quiet_glyphs() -> Iterator[None]:
 def png(figure: Figure, dots_an_inch: int = _DOTS_AN_INCH) -> bytes:
     """Draw a figure as a PNG, the same bytes every time."""
     stream = io.BytesIO()
-    with quiet_glyphs(), _laid_out(figure, dots_an_inch):
-        figure.savefig(stream, format="png", dpi=dots_an_inch)
-    return stream.getvalue()
-
-
-@contextmanager
-def _laid_out(figure: Figure, dots_an_inch: int) -> Iterator[None]:
-    """Lay a figure out by itself; `savefig` draws all of it once more for that."""
-    before, engine = figure.dpi, figure.get_layout_engine()
-    if engine is None:
-        yield
-        return
-    figure.dpi = dots_an_inch
-    engine.execute(figure)
-    figure.set_layout_engine("none")
+    before = figure.dpi, figure.canvas
     try:
-        yield
+        figure.dpi = dots_an_inch
+        canvas: Any = FigureCanvasAgg(figure)
+        with quiet_glyphs():
+            canvas.print_png(stream)  # `savefig` goes through all of the figure twice
     finally:
-        figure.set_layout_engine(engine)
-        figure.dpi = before
+        figure.dpi, figure.canvas = before
+    return stream.getvalue()
 
 
 def save_figure(figure: Figure, path: str | Path) -> None:
