@@ -48,9 +48,9 @@ def new_figure(width: float, height: float, num_rows: int = 1) -> tuple[Figure, 
     return figure, list(axes[:, 0])
 
 
-def entitle(axis: Axes, words: str) -> None:
+def entitle(axis: Axes, words: str, **form: Any) -> None:
     """Write a title as it stands, since names of scenarios are not formulas, and no wider than the figure."""
-    axis.set_title(_cut(words, axis), loc="left", fontsize=9, parse_math=False)
+    axis.set_title(_cut(words, axis), loc="left", fontsize=9, parse_math=False, **form)
 
 
 def add_legend(figure: Figure, place: Any = "outside right center", **form: Any) -> None:

@@ -109,7 +109,7 @@ def plot_lanes(lanes: Sequence[GanttLane], *, unit: TimeUnit = SECONDS, window: 
     longest = max(timeline.end_s.max() for timeline in timelines)
     for axis, lane, timeline, rows in zip(axes, lanes, timelines, num_rows, strict=True):
         _draw(axis, timeline, window.begin * longest, window.end * longest)
-        entitle(axis, lane.title)
+        entitle(axis, lane.title, y=1.0)  # else all labels are measured to find its place
         axis.set_ylim(rows - 0.5, -0.5)
         if not lane.fits:
             axis.patch.set(hatch=MISFIT_HATCH, edgecolor=MISFIT_COLOUR)
@@ -162,7 +162,7 @@ def _draw(axis: Axes, timeline: Timeline, begin: float, end: float) -> None:
         rows = timeline.select(_lasting(timeline, ops))
         if len(rows):
             corners = _corners(rows, np.zeros(len(rows)), np.ones(len(rows)))
-            axis.add_collection(PolyCollection(corners, facecolors=colour))
+            axis.add_collection(PolyCollection(corners, facecolors=colour), autolim=False)
     _numbers(axis, compute, inches)
 
 
@@ -180,7 +180,8 @@ def _boxes(axis: Axes, compute: Timeline, inches: np.ndarray) -> None:
                         facecolors=[shade(colour, one, num_chunks)],
                         edgecolors="white",
                         linewidths=np.clip(inches[rows], 0, READABLE_INCHES) / READABLE_INCHES * 0.4,
-                    )
+                    ),
+                    autolim=False,
                 )
 
 
