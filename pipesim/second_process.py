@@ -96,6 +96,8 @@ class SecondProcess:
         """
         if self._process is None:
             return lambda: None
+        from pipesim.search.kernel_loading import load_listing
+
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -106,6 +108,7 @@ class SecondProcess:
             process.stdin.flush()
         except Exception:  # a scenario may hold what cannot be sent
             return lambda: None
+        load_listing()  # compiled here while that process compiles the moves; it then finds this on disk
 
         def wait() -> Prepared | None:
             self._meanwhile()
