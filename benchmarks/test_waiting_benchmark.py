@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 import itertools
 import os
 import resource
@@ -14,11 +15,13 @@ from typing import Any
 import pytest
 from yardstick import bare_loop, best_of_each
 
+import pipesim
 from pipesim.questions.sweep_row import RowTask, run_row
 from pipesim.scenario.loading import read_yaml_mapping
 
 SCENARIO = Path(__file__).parent.parent / "scenarios" / "gpt3-175b-h100.yaml"
 NUM_CORES = 2
+NUM_TIMEOUTS = 100_000
 QUIET_S_A_TIMEOUT = 1.2e-6
 """Of a bare loop on the machine that the limits are of."""
 CHUNKS = {"1f1b": 1, "interleaved-1f1b": 4, "zb-h1": 1, "zb-v": 2}
@@ -50,14 +53,13 @@ def tasks(mode: str) -> list[RowTask]:
 @pytest.mark.parametrize(("mode", "limit_rows_per_s"), [("ideal", 40), ("fair", 20)])
 def test_rows_of_a_sweep_in_a_second_of_one_core(benchmark: Any, mode: str, limit_rows_per_s: float) -> None:
     rows = tasks(mode)
-    num_timeouts = 100_000
 
     def sweep() -> None:
         assert {run_row(task)["status"] for task in rows} == {"ok"}
 
     benchmark.pedantic(sweep, rounds=1)
-    best = best_of_each({"bare": lambda: bare_loop(8, num_timeouts), "sweep": sweep}, 2)
-    quiet_s = best["sweep"] * num_timeouts * QUIET_S_A_TIMEOUT / best["bare"]
+    best = best_of_each({"bare": lambda: bare_loop(8, NUM_TIMEOUTS), "sweep": sweep}, 2)
+    quiet_s = best["sweep"] * NUM_TIMEOUTS * QUIET_S_A_TIMEOUT / best["bare"]
     benchmark.extra_info |= {**best, "rows_per_s": len(rows) / quiet_s}
     assert len(rows) / quiet_s >= limit_rows_per_s
 
@@ -92,10 +94,11 @@ WAITS = {
 
 @pytest.mark.parametrize("name", WAITS)
 def test_a_verb_answers_in_time(benchmark: Any, tmp_path: Path, name: str) -> None:
-    """On the clock where the machine is quiet; else the work itself, shared by its two cores, decides."""
+    """By the clock, as on the machine that the limits are of; by the work where others keep it busy."""
     arguments, cache, limit_s = WAITS[name]
     command = [sys.executable, "-m", "pipesim", *map(str, arguments)]
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "machine-code")}
+    compileall.compile_dir(pipesim.__path__[0], quiet=1)  # as an installation does
 
     def run() -> tuple[float, float]:
         before, begin = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
@@ -108,5 +111,19 @@ def test_a_verb_answers_in_time(benchmark: Any, tmp_path: Path, name: str) -> No
         run()
     quiet = os.getloadavg()[0] < NUM_CORES
     wall_s, used_s = benchmark.pedantic(run, rounds=1)
-    benchmark.extra_info |= {"wall_s": wall_s, "cpu_s": used_s, "quiet": quiet}
-    assert wall_s < limit_s if quiet else used_s < limit_s * NUM_CORES * 0.75
+    timeout_s = min(bare_loop_s() for _ in range(5)) / NUM_TIMEOUTS
+    scale = QUIET_S_A_TIMEOUT / timeout_s
+    benchmark.extra_info |= {
+        "wall_s": wall_s,
+        "cpu_s": used_s,
+        "quiet": quiet,
+        "us_a_timeout": timeout_s * 1e6,
+        "scaled_s": wall_s * scale,
+    }
+    assert wall_s * scale < limit_s if quiet else used_s * scale < limit_s * NUM_CORES * 0.75
+
+
+def bare_loop_s() -> float:
+    begin = time.process_time()
+    bare_loop(8, NUM_TIMEOUTS)
+    return time.process_time() - begin
