@@ -94,21 +94,10 @@ def resolve(
         keys = keys.model_copy(update={"costs": None})
     check_one_basis(keys)
     file, directory = source.file, source.directory
-    cluster = None if keys.cluster is None else resolve_cluster(keys.cluster, notes)
-    uncut = uncut and cluster is not None and keys.model is not None and keys.batch.global_size is not None
-    if uncut and cluster is not None:
-        cluster, keys = _on_all_devices(cluster, keys), _without_cut(keys)
-    cluster, parallel, batch = _cut(keys, cluster, Notes() if uncut else notes, uncut=uncut)
-    layers = keys.layers or LayerSplit("even")
+    keys, cluster, parallel, batch, uncut = _cut(keys, notes, uncut=uncut)
     model = resolve_model(keys.model, notes) if isinstance(keys.model, ModelKeys) else None
     torch = keys.model if isinstance(keys.model, TorchModelKeys) else None
-    efficiency: Efficiency | None = None
-    borrowed_for: tuple[str, ...] = ()
-    if keys.model is not None and cluster is not None:
-        if model is not None and not uncut:
-            check_cut(model, parallel, layers, notes)
-        efficiency, borrowed_for = _efficiency(keys, cluster, parallel, layers, notes)
-        _check_run(keys, source, model, parallel, notes, uncut=uncut)
+    efficiency, borrowed_for = _software(keys, source, cluster, parallel, model, notes, uncut=uncut)
     if not uncut:
         _check_numbered(keys, cluster, parallel)
     accelerator = None if cluster is None else cluster.accelerator
@@ -122,7 +111,7 @@ def resolve(
         cluster=cluster,
         costs=stated,
         costs_file=costs_file,
-        layers=layers,
+        layers=_layers(keys),
         recompute=keys.recompute or "none",
         optimizer=keys.optimizer or "plain",
         efficiency=efficiency,
@@ -154,16 +143,44 @@ def resolve(
 
 
 def _cut(
-    keys: AnyScenarioKeys, cluster: Cluster | None, notes: Notes, *, uncut: bool
-) -> tuple[Cluster | None, Parallel, Batch]:
-    """Cut the cluster and the batch into ranks, replicas and microbatches."""
+    keys: AnyScenarioKeys, notes: Notes, *, uncut: bool
+) -> tuple[AnyScenarioKeys, Cluster | None, Parallel, Batch, bool]:
+    """Cut the cluster and the batch into ranks, replicas and microbatches, unless they stay whole."""
+    cluster = None if keys.cluster is None else resolve_cluster(keys.cluster, notes)
+    uncut = uncut and cluster is not None and keys.model is not None and keys.batch.global_size is not None
+    if uncut and cluster is not None:
+        cluster, keys, notes = _on_all_devices(cluster, keys), _without_cut(keys), Notes()
     parallel = resolve_parallel(keys.parallel, None if uncut else cluster, notes)
     if cluster is not None and not uncut:
         cluster = place_groups(cluster, parallel, notes)
     batch = resolve_batch(keys.batch, parallel.data, has_samples=keys.model is not None, notes=notes)
     if keys.costs is not None:
         _echo_sizes_beside_costs(parallel, keys, notes)
-    return cluster, parallel, batch
+    return keys, cluster, parallel, batch, uncut
+
+
+def _layers(keys: AnyScenarioKeys) -> LayerSplit:
+    return keys.layers or LayerSplit("even")
+
+
+def _software(
+    keys: AnyScenarioKeys,
+    source: Source,
+    cluster: Cluster | None,
+    parallel: Parallel,
+    model: Transformer | None,
+    notes: Notes,
+    *,
+    uncut: bool,
+) -> tuple[Efficiency | None, tuple[str, ...]]:
+    """Resolve the efficiency set that a model runs with, for what it is borrowed; refuse what cannot run."""
+    if keys.model is None or cluster is None:
+        return None, ()
+    if model is not None and not uncut:
+        check_cut(model, parallel, _layers(keys), notes)
+    found = _efficiency(keys, cluster, parallel, _layers(keys), notes)
+    _check_run(keys, source, model, parallel, notes, uncut=uncut)
+    return found
 
 
 def _costs(
