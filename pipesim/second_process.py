@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import pickle
@@ -29,6 +30,24 @@ def start_ahead() -> None:
     """Start the process of the next `SecondProcess`: then both import what they need at the same time."""
     if not _started and num_workers_for(2, tasks_each=1) > 1 and sys.executable:
         _started.extend(_start())
+        atexit.register(_end_unused)
+
+
+def _end_unused() -> None:
+    """End what was started for a verb that then ended before it asked."""
+    while _started:
+        _end(_started.pop())
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    for stream in (process.stdin, process.stdout):
+        assert stream is not None
+        try:
+            stream.close()
+        except OSError:  # what was never read
+            continue
+    process.wait()
 
 
 def _start() -> list[subprocess.Popen[bytes]]:
@@ -74,16 +93,8 @@ class SecondProcess:
         self._end()
 
     def _end(self) -> None:
-        if self._process is None:
-            return
-        self._process.kill()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            try:
-                stream.close()
-            except OSError:  # what was never read
-                continue
-        self._process.wait()
+        if self._process is not None:
+            _end(self._process)
         self._process = None
 
     def prepare(

@@ -71,7 +71,7 @@ def every_configuration(scenario, schedules):
         if better_sharing(scenario, cut):
             continue
         for name, level in itertools.product(schedules, recomputes(scenario)):
-            if cut.pipeline == 1 and name != "1f1b":
+            if cut.pipeline == 1 and name != "1f1b" and "1f1b" in schedules:
                 continue
             for chunks in chunk_counts(model, cut.pipeline, family(name)):
                 try:

@@ -17,6 +17,7 @@ from pipesim.questions.planning.launch_flags import deepspeed_settings, launch_f
 from pipesim.questions.planning.space import Cut, enumerate_cuts, scenario_of
 from pipesim.questions.planning.words import plan_lines, short_choice_table
 from pipesim.scenario import scenario_from_mapping
+from pipesim.units import format_bytes
 
 TINY = SMALL | {
     "name": "tiny",
@@ -160,11 +161,22 @@ def test_flags_are_for_frameworks_that_run_the_schedule_by_name():
     assert "--parallelism.data_parallel_shard_degree 1" in flags
     (note,) = launch_notes(result, "torch")
     assert "no flag for sharded optimizer states alone" in note
+    whole = run_of(Cut(2, 2, 1, 1, 2, 2, True, "plain"), 2, "zb-v").metrics.peak_memory_bytes
+    assert f"keeps them whole, {format_bytes(whole, both=False)} in all; " in note
     plain = run_of(Cut(2, 2, 1, 1, 2, 2, True, "plain"), 1, "1f1b")
     assert launch_flags(plain, "DeepSpeed")[-1] == "--deepspeed_config ds_config.json"
     settings = deepspeed_settings(plain)
     assert settings["zero_optimization"] == {"stage": 0}
     assert settings["train_batch_size"] == 2 * settings["gradient_accumulation_steps"] * 2 == 32
+
+
+def test_no_flags_for_what_does_not_fit_as_they_launch_it():
+    cut, memory = Cut(2, 2, 1, 1, 2, 2, True, "sharded"), "{preset: h100-sxm, memory: 5.5 GB}"
+    result = predict(scenario_of(small(cluster__accelerator=memory), cut, 2, "none", "zb-v"))
+    assert result.fits
+    assert launch_flags(result, "torch") == []
+    (note,) = launch_notes(result, "torch")
+    assert "which does not fit, so no flags are given" in note
 
 
 @pytest.mark.parametrize(

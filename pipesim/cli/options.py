@@ -58,7 +58,12 @@ Window = Annotated[
     ),
 ]
 Schedules = Annotated[
-    str | None, typer.Option("--schedules", metavar="A,B,C", help="Schedules to run; all by default.")
+    str | None,
+    typer.Option(
+        "--schedules",
+        metavar="A,B,C",
+        help="Schedules to run; all by default, but for auto, the search, in plan and plot bubble.",
+    ),
 ]
 Headroom = Annotated[
     str | None,

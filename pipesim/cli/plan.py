@@ -148,9 +148,9 @@ def _show(
     for name in FRAMEWORKS if found.judged.framework is None else (found.judged.framework,):
         if flags := launch_flags(best.result, name):
             terminal.show(*command_lines([f"{name}:", *flags], terminal.width()), wide=True)
-            terminal.show(*launch_notes(best.result, name))
             if name == "DeepSpeed":
                 terminal.show(f"{DEEPSPEED_FILE}: {json.dumps(deepspeed_settings(best.result))}")
+        terminal.show(*launch_notes(best.result, name))
     terminal.show(*urgent_notes([best.result], changes_for_memory))
     if wide:
         terminal.show(*_details(found), wide=True)

@@ -88,7 +88,9 @@ def _blocks(found: Tuning) -> Iterator[str | Table]:
         _line(found, one, " (in use)" if one is found.in_use else "")
         for one in (found.in_use, *found.choices)
     ]
-    yield Table("predicted, mean and percentiles under drawn hops", columns, rows)
+    yield Table(
+        "predicted under drawn hops: mean and percentiles of the step, median of what is saved", columns, rows
+    )
     yield from (f"note: {words}" for words in found.notes)
     middle, low, high = found.gain
     if found.best is found.in_use:
@@ -124,6 +126,8 @@ def _measured(found: Tuning) -> Iterator[str | Table]:
 
 
 def _line(found: Tuning, one: RatedOrder, mark: str) -> list[str]:
+    import numpy as np
+
     numbers = one.to_dict()
     low, high = _range(one)
     return [
@@ -133,7 +137,7 @@ def _line(found: Tuning, one: RatedOrder, mark: str) -> list[str]:
         percent(numbers["bubble_ratio"]),
         optional(numbers["peak_memory_bytes"], amount),
         str(max(numbers["peak_in_flight"])),
-        "" if one is found.in_use else signed_percent(float(one.gain_over(found.in_use).mean())),
+        "" if one is found.in_use else signed_percent(float(np.median(one.gain_over(found.in_use)))),
     ]
 
 

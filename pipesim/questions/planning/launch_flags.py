@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pipesim.prediction import Prediction
+from pipesim.prediction import Prediction, prepare
+from pipesim.prediction.prepared import PeakMemory
 from pipesim.schedules import family
+from pipesim.units import format_bytes
 
 DEEPSPEED_FILE = "ds_config.json"
 _SINGLE_STAGE = ("1F1B", "GPipe")
@@ -27,7 +29,8 @@ def launch_flags(result: Prediction, framework: str) -> list[str]:
     Returns
     -------
     list of str
-        A flag with its value each; empty where the framework does not run the schedule by name.
+        A flag with its value each; empty where the framework does not run the schedule by name, or where what
+        the flags leave out would not fit in memory, see `launch_notes`.
     """
     if framework not in result.frameworks or result.scenario.model is None:
         return []
@@ -35,14 +38,14 @@ def launch_flags(result: Prediction, framework: str) -> list[str]:
         case "Megatron":
             return list(_megatron(result))
         case "torch":
-            return list(_torchtitan(result))
+            return [] if _kept_whole(result).fits is False else list(_torchtitan(result))
         case _:
             return list(_deepspeed(result))
 
 
 def launch_notes(result: Prediction, framework: str) -> list[str]:
     """Say what of a configuration a framework's flags leave out, and what would say it."""
-    if framework != "torch" or not launch_flags(result, framework):
+    if framework != "torch" or framework not in result.frameworks or result.scenario.model is None:
         return []
     notes = []
     if result.scenario.parallel.pipeline > 1 and _stage_flags(result) is None:
@@ -50,12 +53,37 @@ def launch_notes(result: Prediction, framework: str) -> list[str]:
             f"torchtitan takes no such cut by flag: {_layers(result)} layers on {result.metrics.num_stages} "
             "stages, which parallelism.module_fqns_per_model_part lists one by one"
         )
-    if result.scenario.optimizer == "sharded" and result.scenario.parallel.data > 1:
+    if _shares_states_alone(result):
+        whole = _kept_whole(result)
+        taken = f"{format_bytes(whole.most_bytes or 0.0, both=False)} in all"
         notes.append(
-            "torchtitan has no flag for sharded optimizer states alone: with these every replica keeps them "
-            "whole, which takes more memory; optimizer: fsdp plans for data_parallel_shard_degree"
+            "torchtitan has no flag for sharded optimizer states alone: without it every replica keeps them "
+            f"whole, {taken}{', which does not fit, so no flags are given' if whole.fits is False else ''}; "
+            "optimizer: fsdp plans for data_parallel_shard_degree"
         )
     return notes
+
+
+def _shares_states_alone(result: Prediction) -> bool:
+    return result.scenario.optimizer == "sharded" and result.scenario.parallel.data > 1
+
+
+def _kept_whole(result: Prediction) -> PeakMemory:
+    """Memory as torchtitan runs it from flags: every replica has all of the optimizer's states."""
+    if not _shares_states_alone(result):
+        metrics = result.metrics
+        return PeakMemory(metrics.peak_memory_bytes, metrics.fits_memory, metrics.fits_headroom)
+    own = result.scenario.schedule
+    options = own.options if own.name == result.schedule.name else {}
+    return prepare(
+        result.scenario.with_(
+            {
+                "schedule": {"name": result.schedule.name, **options},
+                "parallel.virtual_stages": result.metrics.num_chunks,
+                "optimizer": "plain",
+            }
+        )
+    ).peak_memory
 
 
 def _layers(result: Prediction) -> int:
