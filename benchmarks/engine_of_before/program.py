@@ -68,7 +68,7 @@ def prepare(schedule: Schedule, costs: CostTable, durations: npt.NDArray[Any] | 
     message, send_row, receive_row = _match_messages(schedule)
     boundary = schedule.stage[send_row] - (schedule.op[send_row] == Op.SEND_B)
     rank = schedule.rank
-    nbytes = message_bytes(schedule, costs)[boundary].tolist()
+    nbytes = message_bytes(schedule, costs)[boundary, schedule.slice[send_row]].tolist()
     ends = rank[send_row] * schedule.num_ranks + rank[receive_row]
     links, route = np.unique(ends, return_inverse=True)
     kind = _kinds(schedule)

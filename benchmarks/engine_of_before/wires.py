@@ -19,7 +19,7 @@ from engine_of_before.network import Network, NetworkMode, Stream
 from engine_of_before.program import Program
 from pipesim.costs import CostTable
 from pipesim.costs.network.alpha_beta import Collective, LinkCost, Number
-from pipesim.costs.shards import ShardKey, SyncStep
+from pipesim.costs.shards import ShardExchange, ShardKey, SyncStep
 from pipesim.ir.actions import Op
 
 LinkMaker = LinkCost | Callable[[Mail], Carrier]
@@ -92,12 +92,13 @@ class Wires:
         schedule, exchange = self._schedule, self.costs.shard_exchange
         rank = int(schedule.rank[row])
         rows = (row - 1, row) if row and schedule.joined[row - 1] else (row,)
-        steps = [
-            step
-            for one in rows
-            for step in (exchange.steps(Op(schedule.op[one]), int(schedule.stage[one])) if exchange else ())
-        ]
+        steps = [step for one in rows for step in (self._steps(exchange, one) if exchange else ())]
         return self._transfers((ShardKey(rank, step.of_experts), step.collective) for step in steps)
+
+    def _steps(self, exchange: ShardExchange, row: int) -> tuple[SyncStep, ...]:
+        """List the collectives of one operation: F and I gather, W reduces, B does both."""
+        op, stage = self._schedule.op[row], int(self._schedule.stage[row])
+        return exchange.steps(stage, gathers=op in (Op.F, Op.B, Op.I), reduces=op in (Op.B, Op.W))
 
     def _transfers(self, collectives: Iterable[tuple[Hashable, Collective]]) -> tuple[Any, list[Transfer]]:
         fixed_s: Any = 0
