@@ -103,7 +103,10 @@ def _starts(chain: Chain, even: Counts) -> Iterator[Counts]:
 
 
 def _best_of_chain(chain: Chain, *, with_memory: bool) -> Counts | None:
-    """Dynamic programme over prefixes, O(stages * pieces ** 2); None where memory allows no cut."""
+    """Dynamic programme over prefixes, O(stages * pieces ** 2); None where memory allows no cut.
+
+    Equal but for rounding is equal: of such cuts the one whose later stages are the smaller.
+    """
     size = chain.num_pieces + 1
     some = np.arange(size) > np.arange(size)[:, None]
     sums = [np.concatenate([[0.0], np.cumsum(chain.seconds[ranks[0]])]) for ranks in chain.holders]
@@ -121,7 +124,7 @@ def _best_of_chain(chain: Chain, *, with_memory: bool) -> Counts | None:
     heaviest = load(0)[0]
     for stage in range(1, chain.num_stages):
         heaviest = np.maximum(heaviest[:, None], load(stage)).min(axis=0)
-    most = heaviest[-1]
+    most = heaviest[-1] * (1 + _TIE)
     if not np.isfinite(most):
         return None
     cuts = []
@@ -129,9 +132,10 @@ def _best_of_chain(chain: Chain, *, with_memory: bool) -> Counts | None:
     for stage in range(1, chain.num_stages):
         of_stage = load(stage)
         candidates = total[:, None] + np.where(of_stage <= most, of_stage, np.inf) ** 2
-        # The last of equal minima: the stage that ends here is then the smaller one.
-        cuts.append(size - 1 - candidates[::-1].argmin(axis=0))
         total = candidates.min(axis=0)
+        # The last of equal minima: the stage that ends here is then the smaller one.
+        least = candidates <= total * (1 + _TIE)
+        cuts.append(size - 1 - least[::-1].argmax(axis=0))
     ends = [size - 1]
     for cut in reversed(cuts):
         ends.append(int(cut[ends[-1]]))
