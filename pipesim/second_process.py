@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import gc
 import os
 import pickle
@@ -23,20 +22,31 @@ if TYPE_CHECKING:
 
 _CODE = "import sys; sys.path[:] = sys.argv[1:]; from pipesim.second_process import serve; serve()"
 _LENGTH_BYTES = 8
-_started: list[subprocess.Popen[bytes]] = []
+_ahead: dict[int, subprocess.Popen[bytes]] = {}
+"""Started for the next `SecondProcess`, by the process that did so: one that is forked off has none."""
 
 
 def start_ahead() -> None:
-    """Start the process of the next `SecondProcess`: then both import what they need at the same time."""
-    if not _started and num_workers_for(2, tasks_each=1) > 1 and sys.executable:
-        _started.extend(_start())
-        atexit.register(_end_unused)
+    """Start the process of the next `SecondProcess`: then both import what they need at the same time.
+
+    To be followed by `end_ahead`, for there may be no next one.
+    """
+    if os.getpid() not in _ahead and num_workers_for(2, tasks_each=1) > 1 and sys.executable:
+        command, pipe = [sys.executable, "-c", _CODE, *sys.path], subprocess.PIPE
+        try:
+            with unheard_by_children():
+                _ahead[os.getpid()] = subprocess.Popen(
+                    command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
+                )
+        except OSError:  # no room for one more
+            return
 
 
-def _end_unused() -> None:
-    """End what was started for a verb that then ended before it asked."""
-    while _started:
-        _end(_started.pop())
+def end_ahead() -> None:
+    """End what was started and never asked."""
+    process = _ahead.pop(os.getpid(), None)
+    if process is not None:
+        _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -75,11 +85,12 @@ class SecondProcess:
     def __init__(self, wanted: bool = True, *, meanwhile: Callable[[], object] = lambda: None) -> None:
         from pipesim.timing.compiling import can_compile
 
-        start_ahead()
-        self._process = _started.pop() if _started else None
         self._meanwhile = meanwhile
-        if not (wanted and can_compile()):
-            self._end()
+        if wanted and can_compile():
+            start_ahead()
+        else:
+            end_ahead()
+        self._process = _ahead.pop(os.getpid(), None)
 
     @property
     def pid(self) -> int | None:
@@ -133,7 +144,14 @@ class SecondProcess:
 
 
 def serve() -> None:
-    """Be the other process: answer what comes in, until nothing can come any more."""
+    """Be the other process: answer what comes in, until nothing can come any more, or something is amiss."""
+    try:
+        _answer()
+    finally:  # at once, for the thread that listens would be in the way of an orderly end
+        os._exit(1)
+
+
+def _answer() -> None:
     gc.set_threshold(COLLECT_AFTER)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

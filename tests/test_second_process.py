@@ -8,7 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from pipesim import second_process
+from pipesim.cli.app import app
 from pipesim.questions import compare
 from pipesim.scenario import load_scenario
 from pipesim.second_process import SecondProcess
@@ -60,6 +63,27 @@ def test_without_one_the_answer_is_the_same(scenario, alone):
     with SecondProcess(wanted=False) as second:
         assert second.pid is None
         assert compare(scenario, schedules=NAMES, second=second).to_dict() == alone
+
+
+@two_cores
+def test_what_was_started_ahead_is_for_the_process_that_did_so(monkeypatch):
+    second_process.start_ahead()
+    try:
+        (ahead,) = second_process._ahead.values()
+        with monkeypatch.context() as forked:
+            forked.setattr(os, "getpid", lambda: 1)
+            with SecondProcess() as second:
+                assert second.pid not in (None, ahead.pid)
+        with SecondProcess() as second:
+            assert second.pid == ahead.pid
+    finally:
+        second_process.end_ahead()
+    assert ahead.returncode is not None
+
+
+def test_help_in_this_process_leaves_no_other():
+    assert CliRunner().invoke(app, ["compare", "--help"]).exit_code == 0
+    assert second_process._ahead == {}
 
 
 @two_cores

@@ -13,6 +13,8 @@ from pipesim.processes import COLLECT_AFTER
 
 _MOST_CHARACTERS = 4_000
 """Of a message: it may quote what was found, however long."""
+_SEARCHING = ("compare", "report")
+"""Verbs that search for an order in a second process, which starts before their imports."""
 _READER_HAS_GONE = 141
 """As a shell says of a program that SIGPIPE ended."""
 
@@ -28,13 +30,26 @@ def main() -> None:
         gc.set_threshold(COLLECT_AFTER)
         atexit.register(gc.freeze)  # else the interpreter looks through all objects once more, for 0.3 s
         listen()
-        _run()
+        if sys.argv[1:2] and sys.argv[1] in _SEARCHING:
+            _run_beside_another()
+        else:
+            _run()
     except Stopped as stopped:
         _discard_output()
         say(str(stopped))
         sys.exit(stopped.status)
     finally:
         stop_listening()
+
+
+def _run_beside_another() -> None:
+    from pipesim.second_process import end_ahead, start_ahead
+
+    start_ahead()
+    try:
+        _run()
+    finally:
+        end_ahead()
 
 
 def _run() -> None:

@@ -8,7 +8,6 @@ import typer.core
 import typer.main
 
 from pipesim import __version__
-from pipesim.second_process import start_ahead
 
 _VERBS = {
     "simulate": ("simulate:simulate", "Predict one step of the scenario's schedule."),
@@ -61,8 +60,6 @@ _VERBS = {
     "schedule": ("schedule:app", "Show, check and convert schedules."),
 }
 """Where each verb is, and its help's first line, which lists it without an import."""
-_SEARCHING = {"compare", "report"}
-"""Verbs that search for an order, in a second process."""
 
 
 class _Verbs(typer.core.TyperGroup):
@@ -82,8 +79,6 @@ class _Verbs(typer.core.TyperGroup):
 
 
 def _load(name: str) -> Any:
-    if name in _SEARCHING:
-        start_ahead()
     module_name, _, attribute = _VERBS[name][0].partition(":")
     module = import_module(f"pipesim.cli.{module_name}")
     verb = getattr(module, attribute)
