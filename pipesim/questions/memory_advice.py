@@ -57,10 +57,15 @@ def changes_for_memory(result: Prediction) -> list[Change]:
     return fitting[:_MOST_CHANGES] or sorted(tried, key=lambda change: change.peak_memory_bytes)[:1]
 
 
+def schedule_keys(result: Prediction) -> Keys:
+    """Keys that make a scenario run what a prediction is of."""
+    own, name = result.scenario.schedule, result.schedule.name
+    options = own.options if own.name == name else {}
+    return {"schedule": {"name": name, **options}, "parallel.virtual_stages": result.metrics.num_chunks}
+
+
 def _tried(result: Prediction, variants: Iterator[Keys]) -> Iterator[Change]:
-    scenario, name = result.scenario, result.schedule.name
-    options = scenario.schedule.options if scenario.schedule.name == name else {}
-    own = {"schedule": {"name": name, **options}, "parallel.virtual_stages": result.metrics.num_chunks}
+    scenario, own = result.scenario, schedule_keys(result)
     for keys in variants:
         try:
             changed = scenario.with_({**own, **keys})

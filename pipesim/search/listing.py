@@ -17,6 +17,7 @@ from pipesim.search.word_timing import (
     RANK,
     SYMBOL,
     WORD,
+    WORK,
     Floats,
     Ints,
     Pipeline,
@@ -70,9 +71,7 @@ def _list(pipeline: Pipeline, scratch: Scratch, patience: float, bound: float) -
     num_places, makespan = 3 * pipeline.num_stages // num_ranks, 0.0
     for rank in range(num_ranks):
         ints[HEAD, rank], floats[EARLIEST, rank] = rank * pipeline.length, np.inf
-        for place in range(rank * num_places, (rank + 1) * num_places):
-            duration = pipeline.floats[DURATION, pipeline.ints[SYMBOL, place]]
-            floats[LEFT, rank] += duration * pipeline.num_microbatches
+        floats[LEFT, rank] = pipeline.floats[WORK, rank]
     for rank in range(num_ranks):
         _list_candidates(pipeline, scratch, rank, rank * num_places, (rank + 1) * num_places)
     for _ in range(num_ranks * pipeline.length):

@@ -7,6 +7,7 @@ from typing import Any
 
 from pipesim.prediction import Prediction, prepare
 from pipesim.prediction.prepared import PeakMemory
+from pipesim.questions.memory_advice import schedule_keys
 from pipesim.schedules import family
 from pipesim.units import format_bytes
 
@@ -73,17 +74,7 @@ def _kept_whole(result: Prediction) -> PeakMemory:
     if not _shares_states_alone(result):
         metrics = result.metrics
         return PeakMemory(metrics.peak_memory_bytes, metrics.fits_memory, metrics.fits_headroom)
-    own = result.scenario.schedule
-    options = own.options if own.name == result.schedule.name else {}
-    return prepare(
-        result.scenario.with_(
-            {
-                "schedule": {"name": result.schedule.name, **options},
-                "parallel.virtual_stages": result.metrics.num_chunks,
-                "optimizer": "plain",
-            }
-        )
-    ).peak_memory
+    return prepare(result.scenario.with_({**schedule_keys(result), "optimizer": "plain"})).peak_memory
 
 
 def _layers(result: Prediction) -> int:
